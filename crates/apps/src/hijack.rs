@@ -33,6 +33,7 @@ pub(crate) fn take_socket(process: &OwnedFd, part: FilePart) -> Result<OwnedFd, 
 pub(crate) fn refusal_reason(version: Version) -> &'static str {
     match version {
         Version::Http2 => "it wants to take over a connection of HTTP/2, which other requests share",
+        Version::Http3 => "it wants to take over a connection of HTTP/3, which other requests share",
         _ => "it took a connection over before it had read the request",
     }
 }

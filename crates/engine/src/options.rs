@@ -238,6 +238,7 @@ pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
         });
         let tls = listener.is_tls();
         let h2c = listener.h2c;
+        let http3 = tls && listener.http3.unwrap_or(config.tls.http3);
         let streams = stream_listener(config, &listener.address);
         let key = config.listener_key(&listener.address);
         let listen = move |at| ListenOptions {
@@ -245,12 +246,41 @@ pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
             proxy_protocol: sources.clone(),
             is_tls: tls,
             allows_h2c: h2c,
+            allows_http3: http3,
             streams: streams.clone(),
             key,
         };
         listener.address.bind_addresses().into_iter().map(listen)
     };
     config.listeners().chain(&stream_only_listeners(config)).flat_map(listens).collect()
+}
+
+/// Returns warnings about addresses whose clients get no HTTP/3, since the last call.
+pub fn http3_warnings(listeners: &net::Listeners) -> Vec<String> {
+    let mut warnings = Vec::new();
+    listeners.visit(|listener| {
+        let port = listener.address().port().unwrap_or_default();
+        if let Some(error) = listener.take_datagram_error() {
+            warnings.push(format!(
+                "HTTP/3 is not served at {}: UDP port {port}: {error}; free it (`ss -lunp 'sport = :{port}'` shows who has \
+                 it) and restart, or set `http3 = false`",
+                listener.url()
+            ));
+        }
+    });
+    warnings
+}
+
+/// Returns a warning if packets of HTTP/3 are lost in bursts.
+pub fn receive_buffer_warning(listeners: &net::Listeners) -> Option<&'static str> {
+    let mut has_small_buffers = false;
+    listeners.visit(|listener| {
+        has_small_buffers |= listener.datagram_sockets().iter().any(|socket| socket.has_small_buffers());
+    });
+    has_small_buffers.then_some(
+        "HTTP/3 may lose packets in bursts: the kernel grants receive buffers of less than 1 MiB; \
+         `sysctl -w net.core.rmem_max=8388608` allows more",
+    )
 }
 
 /// Port of the first address that uses TLS; 0 if the kernel chooses it.

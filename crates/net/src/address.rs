@@ -51,6 +51,8 @@ pub struct ListenOptions {
     pub is_tls: bool,
     /// Whether cleartext connections may use HTTP/2 with prior knowledge (RFC 9113 section 3.3).
     pub allows_h2c: bool,
+    /// Whether clients may use HTTP/3 at the UDP port with the same number; only with TLS.
+    pub allows_http3: bool,
     /// Set if connections may be relayed, as [`crate::Service::choose_stream`] decides.
     pub streams: Option<StreamListener>,
     /// Identifier of the listener, chosen by the server and reported with each request
@@ -101,6 +103,7 @@ impl From<BindAddress> for ListenOptions {
             proxy_protocol: None,
             is_tls: false,
             allows_h2c: false,
+            allows_http3: false,
             streams: None,
             key: 0,
         }

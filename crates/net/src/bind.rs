@@ -1,5 +1,6 @@
 //! Listening sockets, bound by this process or inherited from another.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,6 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::address::{BindAddress, ListenOptions, ListenUrl, PeerSet, StreamListener};
 use crate::core::Core;
+use crate::datagram_socket::DatagramSocket;
 use crate::remote::Remote;
 use crate::stream;
 use crate::trusted_path::TrustedEntry;
@@ -86,7 +88,12 @@ pub struct Listener {
     pub(crate) streams: Option<Arc<StreamListener>>,
     /// [`ListenOptions::key`].
     pub(crate) key: u64,
+    allows_http3: bool,
     sockets: Vec<Arc<ListeningSocket>>,
+    /// UDP sockets for HTTP/3, if it is allowed.
+    datagrams: Vec<Arc<DatagramSocket>>,
+    /// Reason why there are none although HTTP/3 is allowed.
+    datagram_error: Option<io::Error>,
     /// Socket file that this process removes with the listener.
     file: Option<SocketFile>,
     /// Whether this process may own the socket file.
@@ -125,11 +132,13 @@ impl Listener {
             BindAddress::Unix(path) => Some(SocketFile::of(path)?),
             _ => None,
         };
-        Ok(Listener::of(listen, address, sockets, file, true))
+        let mut listener = Listener::of(listen, address, sockets, file, true);
+        listener.open_datagrams(threads.max(1));
+        Ok(listener)
     }
 
-    /// Adopts one or more descriptors that another process has bound to this address. `may_own_file` permits
-    /// [`Listener::own_file`] for a Unix socket.
+    /// Adopts one or more descriptors that another process has bound to this address: systemd, or a server
+    /// that this one replaces. `may_own_file` permits [`Listener::own_file`] for a Unix socket.
     ///
     /// # Errors
     /// `InvalidInput` for no descriptors, or ones of another kind or type of address; system errors.
@@ -138,25 +147,74 @@ impl Listener {
         descriptors: Vec<OwnedFd>,
         may_own_file: bool,
     ) -> io::Result<Listener> {
+        Listener::adopt_sockets(listen, descriptors, may_own_file, |datagrams, channels| {
+            // A server that passes UDP sockets on adds a channel for each.
+            let mut channels = channels.into_iter();
+            let each = datagrams.into_iter();
+            each.map(|socket| DatagramSocket::new(socket, channels.next()).map(Arc::new)).collect()
+        })
+    }
+
+    /// Adopts the descriptors that the supervisor has got by [`Listener::server_descriptors`].
+    ///
+    /// # Errors
+    /// See [`Listener::adopt`].
+    pub fn adopt_from_supervisor(listen: ListenOptions, descriptors: Vec<OwnedFd>) -> io::Result<Listener> {
+        Listener::adopt_sockets(listen, descriptors, false, |datagrams, channels| {
+            let count = datagrams.len();
+            let mut near: VecDeque<OwnedFd> = channels.into();
+            let mut far = near.split_off(count.min(near.len()));
+            let mut predecessors = far.split_off(count.min(far.len()));
+            let mut adopted = Vec::new();
+            for socket in datagrams {
+                let both = near.pop_front().zip(far.pop_front());
+                let both = both.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+                adopted.push(Arc::new(DatagramSocket::of(socket, both, predecessors.pop_front())?));
+            }
+            Ok(adopted)
+        })
+    }
+
+    fn adopt_sockets(
+        listen: ListenOptions,
+        descriptors: Vec<OwnedFd>,
+        may_own_file: bool,
+        adopt_datagrams: impl FnOnce(Vec<OwnedFd>, Vec<OwnedFd>) -> io::Result<Vec<Arc<DatagramSocket>>>,
+    ) -> io::Result<Listener> {
         let at = &listen.address;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {text}"));
-        let first = descriptors.first().ok_or_else(|| invalid("there is no descriptor"))?;
+        let mut sockets = Vec::new();
+        let mut datagrams = Vec::new();
+        let mut channels = Vec::new();
+        for socket in descriptors {
+            match sockopt::socket_type(&socket)? {
+                SocketType::STREAM => sockets.push(socket),
+                SocketType::DGRAM if SocketAddr::try_from(rustix::net::getsockname(&socket)?).is_ok() => {
+                    datagrams.push(socket);
+                }
+                SocketType::SEQPACKET => channels.push(socket),
+                _ => return Err(invalid("a descriptor is neither a stream socket nor a UDP socket")),
+            }
+        }
+        let first = sockets.first().ok_or_else(|| invalid("there is no descriptor"))?;
         let address = bound_address(first)?;
         let is_tcp = !matches!(address, BindAddress::Unix(_));
         if is_tcp == matches!(at, BindAddress::Unix(_)) {
             return Err(invalid("the descriptors are of another kind of address"));
         }
-        let mut sockets = Vec::new();
-        for socket in descriptors {
-            if sockopt::socket_type(&socket)? != SocketType::STREAM {
-                return Err(invalid("a descriptor is no stream socket"));
-            }
-            rustix::io::ioctl_fionbio(&socket, true)?;
-            rustix::net::listen(&socket, BACKLOG)?;
-            sockets.push(ListeningSocket::new(socket, is_tcp));
+        for socket in &sockets {
+            rustix::io::ioctl_fionbio(socket, true)?;
+            rustix::net::listen(socket, BACKLOG)?;
         }
         let address = if is_tcp { address } else { at.clone() };
-        Ok(Listener::of(listen, address, sockets, None, may_own_file))
+        let threads = sockets.len();
+        let sockets = sockets.into_iter().map(|socket| ListeningSocket::new(socket, is_tcp)).collect();
+        let mut listener = Listener::of(listen, address, sockets, None, may_own_file);
+        if listener.allows_http3 {
+            listener.datagrams = adopt_datagrams(datagrams, channels)?;
+            listener.open_datagrams(threads);
+        }
+        Ok(listener)
     }
 
     fn of(
@@ -166,7 +224,8 @@ impl Listener {
         file: Option<SocketFile>,
         may_own_file: bool,
     ) -> Listener {
-        let ListenOptions { address: at, proxy_protocol, is_tls: tls, allows_h2c: h2c, streams, key } =
+        let allows_http3 = allows_http3(&listen);
+        let ListenOptions { address: at, proxy_protocol, is_tls: tls, allows_h2c: h2c, streams, key, .. } =
             listen;
         Listener {
             requested: at,
@@ -176,10 +235,44 @@ impl Listener {
             h2c,
             streams: streams.map(Arc::new),
             key,
+            allows_http3,
             sockets,
+            datagrams: Vec::new(),
+            datagram_error: None,
             file,
             may_own_file,
         }
+    }
+
+    /// Binds the UDP port for HTTP/3, if that is allowed and it is not open.
+    fn open_datagrams(&mut self, threads: usize) {
+        self.datagram_error = None;
+        if !self.allows_http3 {
+            self.datagrams.clear();
+            return;
+        }
+        let (address, v6_only) = match self.address {
+            BindAddress::Tcp(address) => (address, true),
+            BindAddress::Any(port) => ((Ipv6Addr::UNSPECIFIED, port).into(), false),
+            BindAddress::Unix(_) => return,
+        };
+        if self.datagrams.is_empty() {
+            match DatagramSocket::bind(address, v6_only, threads) {
+                Ok(sockets) => self.datagrams = sockets,
+                Err(error) => self.datagram_error = Some(error),
+            }
+        }
+    }
+
+    /// Returns the UDP sockets for HTTP/3.
+    #[must_use]
+    pub fn datagram_sockets(&self) -> &[Arc<DatagramSocket>] {
+        &self.datagrams
+    }
+
+    /// Takes the reason why HTTP/3 is not served although it is allowed.
+    pub fn take_datagram_error(&mut self) -> Option<io::Error> {
+        self.datagram_error.take()
     }
 
     /// Returns the bound address, with the port that the kernel chose.
@@ -201,10 +294,24 @@ impl Listener {
         self.requested == *at || self.address == *at
     }
 
-    /// Returns the descriptors, to pass them to another process.
+    /// Returns the descriptors to pass to a server that replaces this one.
     #[must_use]
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.sockets.iter().map(|listening| listening.fd().as_fd()).collect()
+        let datagrams = self.datagrams.iter().map(|socket| socket.as_fd());
+        let channels = self.datagrams.iter().map(|socket| socket.successor_end());
+        self.sockets.iter().map(|listening| listening.fd().as_fd()).chain(datagrams).chain(channels).collect()
+    }
+
+    /// Returns the descriptors to pass from the supervisor to its server.
+    #[must_use]
+    pub fn server_descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let near = self.datagrams.iter().map(|socket| socket.successor().as_fd());
+        let predecessors = self.datagrams.iter().filter_map(|socket| socket.predecessor());
+        let streams = self.sockets.iter().map(|listening| listening.fd().as_fd());
+        let datagrams = self.datagrams.iter().map(|socket| socket.as_fd());
+        let far = self.datagrams.iter().map(|socket| socket.successor_end());
+        let channels = near.chain(far).chain(predecessors.map(AsFd::as_fd));
+        streams.chain(datagrams).chain(channels).collect()
     }
 
     /// Whether the file of a Unix socket is removed with this listener.
@@ -231,15 +338,29 @@ impl Listener {
 
     /// Replaces all settings but the address; returns whether they are unchanged.
     pub(crate) fn set_options(&mut self, listen: ListenOptions) -> bool {
+        let allows_http3 = allows_http3(&listen);
+        let is_same_http3 = std::mem::replace(&mut self.allows_http3, allows_http3) == allows_http3;
+        self.open_datagrams(self.sockets.len());
         let proxy_protocol = listen.proxy_protocol.map(Arc::new);
         self.requested = listen.address;
         let streams = listen.streams.map(Arc::new);
-        let is_same = self.proxy_protocol == proxy_protocol
+        let is_same = is_same_http3
+            && self.proxy_protocol == proxy_protocol
             && (self.is_tls, self.h2c, self.key) == (listen.is_tls, listen.allows_h2c, listen.key)
             && self.streams == streams;
         (self.proxy_protocol, self.streams) = (proxy_protocol, streams);
         (self.is_tls, self.h2c, self.key) = (listen.is_tls, listen.allows_h2c, listen.key);
         is_same
+    }
+
+    /// Returns the UDP sockets that core `index` of `cores` serves, with their indices.
+    pub(crate) fn datagrams_of(
+        &self,
+        index: usize,
+        cores: usize,
+    ) -> impl Iterator<Item = (u8, &Arc<DatagramSocket>)> {
+        let own = self.datagrams.iter().enumerate().skip(index).step_by(cores.max(1));
+        own.filter_map(|(at, socket)| Some((u8::try_from(at).ok()?, socket)))
     }
 
     /// Returns the sockets that core `index` of `cores` accepts from. Each core gets a socket, and each
@@ -252,6 +373,16 @@ impl Listener {
         let count = self.sockets.len();
         (index..count.max(cores)).step_by(cores.max(1)).map(move |at| &self.sockets[at % count])
     }
+}
+
+/// Whether a listener speaks HTTP/3. Not where a proxy names the clients, or connections may be relayed.
+fn allows_http3(listen: &ListenOptions) -> bool {
+    let is_udp = !matches!(listen.address, BindAddress::Unix(_));
+    listen.allows_http3
+        && listen.is_tls
+        && is_udp
+        && listen.proxy_protocol.is_none()
+        && listen.streams.is_none()
 }
 
 /// Returns the address of a listening socket: [`BindAddress::Any`] for a wildcard that accepts IPv6 and IPv4.

@@ -9,6 +9,18 @@ use crate::slab::ConnectionSlab;
 /// Maximum number of connections that a core lists; further ones are only counted.
 pub const LISTED_MAX: usize = 10_000;
 
+/// The protocol of a client connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConnectionProtocol {
+    /// HTTP/1, or a protocol to which a connection has switched.
+    #[default]
+    Http1,
+    /// HTTP/2.
+    Http2,
+    /// HTTP/3.
+    Http3,
+}
+
 /// Attributes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionEntry {
@@ -18,14 +30,14 @@ pub(crate) struct ConnectionEntry {
     pub(crate) client: Peer,
     /// Start time on the core's clock.
     pub(crate) since: Moment,
-    pub(crate) is_http2: bool,
+    pub(crate) protocol: ConnectionProtocol,
     /// Requests in progress, maintained only while the server stops; 1 before that.
     pub(crate) requests: u32,
 }
 
 impl ConnectionEntry {
     pub(crate) fn new(listener: u64, client: Peer, since: Moment) -> ConnectionEntry {
-        ConnectionEntry { listener, client, since, is_http2: false, requests: 1 }
+        ConnectionEntry { listener, client, since, protocol: ConnectionProtocol::Http1, requests: 1 }
     }
 }
 
@@ -50,8 +62,8 @@ pub struct OpenConnection {
     pub client: Peer,
     /// Time since the connection was accepted, in milliseconds.
     pub age: Millis,
-    /// Whether it speaks HTTP/2; otherwise HTTP/1 or an upgraded protocol.
-    pub is_http2: bool,
+    /// The protocol.
+    pub protocol: ConnectionProtocol,
     /// Requests in progress if the server is stopping; otherwise 1.
     pub requests: u32,
 }
@@ -77,9 +89,12 @@ mod tests {
         let entry = |since| ConnectionEntry::new(0, Peer::Unix, since);
         let first = list.add(entry(Moment(1)));
         let second = list.add(entry(Moment(2)));
-        list.change(second, |entry| entry.is_http2 = true);
+        list.change(second, |entry| entry.protocol = ConnectionProtocol::Http2);
         list.remove(first);
-        assert_eq!(list.read(), (1, vec![ConnectionEntry { is_http2: true, ..entry(Moment(2)) }]));
+        assert_eq!(
+            list.read(),
+            (1, vec![ConnectionEntry { protocol: ConnectionProtocol::Http2, ..entry(Moment(2)) }])
+        );
         assert_eq!(list.add(entry(Moment(3))), first);
         assert_eq!(list.read().0, 2);
         list.remove(first);

@@ -38,6 +38,10 @@ use crate::routed::{RequestContext, RouteLimits};
 const CLIENT_GONE: Status = Status::of(499).expect("three digits");
 /// Bytes read from a file at once when its content is filtered.
 const FILE_BYTES: usize = 64 * 1024;
+/// The port of URLs without one.
+const HTTPS_PORT: u16 = 443;
+/// End of `Alt-Svc` after the port: how long, in seconds, clients may use HTTP/3 without asking over TCP.
+const ALTERNATIVE_PARAMETERS: &[u8] = b"\"; ma=86400";
 
 /// A request and its response. The handler pulls the body with [`Exchange::read`], responds with
 /// [`Exchange::begin`] and [`Exchange::write`] (or [`Exchange::reply`]), and returns. The server is
@@ -393,9 +397,37 @@ impl<'c> Exchange<'c> {
     ) {
         assert!(self.state.reply == ReplyState::Unsent, "a response begins once");
         let status = self.lane.final_status(status);
-        let body = self.lane.begin(status, length, own, lines);
+        let body = match self.http3_port() {
+            None => self.lane.begin(status, length, own, lines),
+            Some(port) => self.lane.begin(status, length, own, |writer| {
+                lines(writer);
+                writer.begin(b"Alt-Svc");
+                writer.part(b"h3=\":");
+                writer.number(u64::from(port));
+                writer.part(ALTERNATIVE_PARAMETERS);
+                writer.end();
+            }),
+        };
         let now_us = self.core().now_us();
         self.state.record_head(now_us, status, body);
+    }
+
+    /// Returns the port at which the client is told to use HTTP/3 (RFC 7838): the one of the request, which is
+    /// the public one where packets are forwarded.
+    fn http3_port(&self) -> Option<u16> {
+        if self.state.tls.is_none() || !self.lane.may_switch_to_http3(self.state.listener_key) {
+            return None;
+        }
+        if self.state.filters.edits.as_ref().is_some_and(|edits| edits.concerns(b"alt-svc")) {
+            return None;
+        }
+        let (head, bytes) = self.lane.head();
+        let authority = head.authority.of(bytes);
+        let port = authority.rsplit(|&byte| byte == b':').next().filter(|port| port.len() < authority.len());
+        match port.and_then(|port| std::str::from_utf8(port).ok()?.parse().ok()) {
+            Some(port) => Some(port),
+            None => Some(HTTPS_PORT),
+        }
     }
 
     /// Whether the response has content that the client gets: not for HEAD, 204 and 304.

@@ -100,7 +100,15 @@ impl FieldEdits {
 
     /// Whether a default field (`Server`, `Date`) is removed or set.
     pub(crate) fn replaces(&self, name: Name) -> bool {
-        let name = name.text().as_bytes();
+        self.replaces_named(name.text().as_bytes())
+    }
+
+    /// Whether the field with that name is removed, set or added.
+    pub(crate) fn concerns(&self, name: &[u8]) -> bool {
+        self.replaces_named(name) || self.add.first(name).is_some()
+    }
+
+    fn replaces_named(&self, name: &[u8]) -> bool {
         self.remove.iter().any(|other| other.eq_ignore_ascii_case(name))
     }
 }

@@ -4,10 +4,10 @@
 use http::{Fields, Name, Status, Version};
 use times::Millis;
 
-/// Whether a request is a gRPC call: over HTTP/2, with the content type `application/grpc` or a variant of
+/// Whether a request is a gRPC call: over HTTP/2 or HTTP/3, with the content type `application/grpc` or a variant of
 /// it.
 pub(crate) fn is_call(version: Version, content_type: Option<&[u8]>) -> bool {
-    version == Version::Http2 && content_type.is_some_and(is_content_type)
+    matches!(version, Version::Http2 | Version::Http3) && content_type.is_some_and(is_content_type)
 }
 
 /// Excludes gRPC-Web (`application/grpc-web`), which is another protocol.

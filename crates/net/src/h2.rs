@@ -1,6 +1,6 @@
 //! HTTP/2 for multiplexed connections: implements [`MuxProtocol`] with [`http2::Machine`].
 
-use http::{BodySize, Field, Fields, Head, Limits, Method, Name, Span, Status};
+use http::{Fields, Head, Limits, Status};
 use http2::frame::PREFACE;
 use http2::{ErrorCode, Event, Machine, Priority};
 use times::Moment;
@@ -8,7 +8,7 @@ use times::Moment;
 use crate::fault::Fault;
 use crate::mux::{
     AbortReason, ByteProtocol, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority,
-    StreamRequest,
+    StreamRequest, convert_extended_connect,
 };
 use crate::options;
 
@@ -125,22 +125,6 @@ impl H2Server {
             self.frames.machine.finish_shutdown();
         }
     }
-}
-
-/// Converts an extended CONNECT to the GET request that asks for the same protocol in HTTP/1.1.
-fn convert_extended_connect(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>) {
-    let mut write = |text: &[u8]| {
-        let at = bytes.len();
-        bytes.extend_from_slice(text);
-        Span::new(at, bytes.len())
-    };
-    (head.method, head.method_name) = (Method::Get, write(b"GET"));
-    (head.protocol, head.body) = (protocol, BodySize::None);
-    // Lets conditions on these fields match in both versions; HTTP/2 itself has none of them.
-    let upgrade = write(b"Upgrade");
-    let connection = write(b"Connection");
-    head.fields.push(Field { id: Name::Upgrade, name: upgrade, value: protocol });
-    head.fields.push(Field { id: Name::Connection, name: connection, value: upgrade });
 }
 
 fn priority(priority: Priority) -> StreamPriority {

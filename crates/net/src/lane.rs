@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::encode::FieldWriter;
 use http::framing::Framing;
-use http::{BodySize, Fields, Head, Length, Reject, Status};
+use http::{BodySize, Fields, Head, Length, Reject, Status, Version};
 use times::Millis;
 
 use crate::bandwidth::BandwidthLimit;
@@ -307,6 +307,16 @@ impl Lane<'_> {
             Lane::Stream(stream) => stream.begin(status, length, own, lines),
             Lane::Detached(lane) => lane.begin(status, length, own, lines),
         }
+    }
+
+    /// Whether the client of an HTTP/1 or HTTP/2 connection could use HTTP/3 with the listener of this key.
+    pub(crate) fn may_switch_to_http3(&self, key: u64) -> bool {
+        let (context, is_http3) = match self {
+            Lane::H1(conn) => (conn.context(), false),
+            Lane::Stream(stream) => (stream.conn().context(), stream.head().0.version == Version::Http3),
+            Lane::Detached(_) => return false,
+        };
+        !is_http3 && context.http3_listeners.borrow().contains(&key)
     }
 
     /// Sends an interim response.

@@ -273,6 +273,9 @@ directives! {
         /// Whether clients may speak HTTP/2 in the clear, with prior knowledge (h2c): a connection that begins with HTTP/2's preface
         /// is one. HTTP/1 is spoken at the same address.
         "h2c" h2c: bool = false, Flag;
+        /// Whether clients may use HTTP/3, on the UDP port with the same number. Only with TLS, and not with `proxy_protocol`
+        /// or where `[[stream]]` relays connections. A port that cannot be bound is a warning.
+        "http3" http3: Option<bool> = absent("`http3` of `[tls]`"), Maybe(Flag);
     }
 }
 

@@ -19,11 +19,13 @@ use crate::bind::{Listener, ListeningSocket};
 use crate::client_connection::IdleClient;
 use crate::connections::{ConnectionEntry, OpenConnection, OpenConnections};
 use crate::core::Core;
+use crate::datagram_socket::DatagramSocket;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::options::ServingLimits;
 use crate::preread;
 use crate::proxy_header::AwaitingProxyHeader;
+use crate::quic::{OpenEndpoint, QuicSocket, serve_socket};
 use crate::remote::Remote;
 use crate::service::Engine;
 use crate::service::Service;
@@ -59,6 +61,13 @@ pub(crate) struct AcceptSocket {
     key: u64,
 }
 
+/// A socket that a core serves.
+#[derive(Clone, Debug)]
+pub(crate) enum ServedSocket {
+    Stream(AcceptSocket),
+    Quic(QuicSocket),
+}
+
 /// Whether and how a core stops accepting from a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClosingMode {
@@ -72,7 +81,7 @@ enum ClosingMode {
 /// A command for the accepting sockets of a core.
 #[derive(Debug)]
 enum AcceptCommand {
-    Open(AcceptSocket),
+    Open(ServedSocket),
     Close(u64, ClosingMode),
     /// New limits, and the number of cores among which they are divided.
     Limits(Box<ServingLimits>, usize),
@@ -169,12 +178,12 @@ impl Listeners {
     }
 
     /// Returns the sockets that core `index` of `cores` accepts from.
-    pub(crate) fn accept_sockets(&self, index: usize, cores: usize) -> Vec<AcceptSocket> {
+    pub(crate) fn served_sockets(&self, index: usize, cores: usize) -> Vec<ServedSocket> {
         let state = lock(&self.0);
         state
             .open
             .iter()
-            .flat_map(|(number, listener)| accept_sockets(*number, listener, index, cores))
+            .flat_map(|(number, listener)| served_sockets(*number, listener, index, cores))
             .collect()
     }
 
@@ -306,7 +315,7 @@ impl Listeners {
                     urls.iter().find(|(number, _)| *number == entry.listener).map(|(_, url)| url.clone()),
                 client: entry.client,
                 age: now - entry.since,
-                is_http2: entry.is_http2,
+                protocol: entry.protocol,
                 requests: entry.requests,
             }));
         }
@@ -327,7 +336,7 @@ impl ListenersState {
         let number = self.next_number;
         self.next_number += 1;
         for (index, core) in self.cores.iter().enumerate() {
-            for door in accept_sockets(number, listener, index, self.cores.len()) {
+            for door in served_sockets(number, listener, index, self.cores.len()) {
                 core.send(AcceptCommand::Open(door));
             }
         }
@@ -345,7 +354,7 @@ impl ListenersState {
     }
 }
 
-fn accept_sockets(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<AcceptSocket> {
+fn served_sockets(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<ServedSocket> {
     let proxy_protocol = &listener.proxy_protocol;
     let door = |listening: &Arc<ListeningSocket>| AcceptSocket {
         listener: number,
@@ -356,13 +365,20 @@ fn accept_sockets(number: u64, listener: &Listener, index: usize, cores: usize) 
         streams: listener.streams.clone(),
         key: listener.key,
     };
-    listener.sockets_of(index, cores).map(door).collect()
+    let quic = |(index, socket): (u8, &Arc<DatagramSocket>)| QuicSocket {
+        socket: socket.clone(),
+        index,
+        listener: (number, listener.key),
+    };
+    let streams = listener.sockets_of(index, cores).map(door).map(ServedSocket::Stream);
+    streams.chain(listener.datagrams_of(index, cores).map(quic).map(ServedSocket::Quic)).collect()
 }
 
 /// The sockets that one core accepts from.
 pub(crate) struct AcceptingSockets<S: Service> {
     engine: Rc<Engine<S>>,
     open: RefCell<Vec<OpenSocket>>,
+    endpoints: RefCell<Vec<OpenEndpoint>>,
     /// One clone for each socket that is still accepted from, and this one.
     accepting: Rc<()>,
 }
@@ -375,22 +391,51 @@ struct OpenSocket {
 
 impl<S: Service> AcceptingSockets<S> {
     pub(crate) fn new(engine: &Rc<Engine<S>>) -> AcceptingSockets<S> {
-        AcceptingSockets { engine: engine.clone(), open: RefCell::default(), accepting: Rc::new(()) }
+        AcceptingSockets {
+            engine: engine.clone(),
+            open: RefCell::default(),
+            endpoints: RefCell::default(),
+            accepting: Rc::new(()),
+        }
     }
 
     /// Starts to accept from a socket.
-    pub(crate) fn open(&self, door: AcceptSocket) {
+    pub(crate) fn open(&self, socket: ServedSocket) {
         let core = &self.engine.context.core;
-        let source = core.add_source();
-        let closing = Rc::new(Cell::new(ClosingMode::No));
-        let open = OpenSocket { listener: door.listener, source: source.clone(), closing: closing.clone() };
-        self.open.borrow_mut().push(open);
-        let accepts = accept(self.engine.clone(), door, source, closing);
         let accepting = self.accepting.clone();
-        core.spawn(async move {
-            accepts.await;
-            drop(accepting);
-        });
+        match socket {
+            ServedSocket::Stream(door) => {
+                let (source, closing) = self.add(door.listener);
+                let accepts = accept(self.engine.clone(), door, source, closing);
+                core.spawn(async move {
+                    accepts.await;
+                    drop(accepting);
+                });
+            }
+            ServedSocket::Quic(door) => {
+                let mut endpoints = self.endpoints.borrow_mut();
+                endpoints.retain(|endpoint| !endpoint.has_ended());
+                // Its connections stay when only the listener's settings change.
+                if let Some(open) = endpoints.iter().find(|open| open.serves(&door.socket)) {
+                    return open.reopen(door.listener);
+                }
+                let endpoint = OpenEndpoint::new(&self.engine.context, &door);
+                endpoints.push(endpoint.clone());
+                let serves = serve_socket(self.engine.clone(), door, endpoint);
+                core.spawn(async move {
+                    serves.await;
+                    drop(accepting);
+                });
+            }
+        }
+    }
+
+    fn add(&self, listener: u64) -> (Rc<Source>, Rc<Cell<ClosingMode>>) {
+        let source = self.engine.context.core.add_source();
+        let closing = Rc::new(Cell::new(ClosingMode::No));
+        let open = OpenSocket { listener, source: source.clone(), closing: closing.clone() };
+        self.open.borrow_mut().push(open);
+        (source, closing)
     }
 
     /// Executes the commands received since the last call.
@@ -411,6 +456,8 @@ impl<S: Service> AcceptingSockets<S> {
                         door.closing.set(how);
                         self.engine.context.core.mark_readable(&door.source);
                     }
+                    // Commands to open the same socket again follow.
+                    self.endpoints.borrow().iter().for_each(|endpoint| endpoint.close(number));
                 }
             }
         }
@@ -419,6 +466,7 @@ impl<S: Service> AcceptingSockets<S> {
     /// Makes every accepting task check whether the server is draining.
     pub(crate) fn mark_readable(&self) {
         self.open.borrow().iter().for_each(|door| self.engine.context.core.mark_readable(&door.source));
+        self.endpoints.borrow().iter().for_each(OpenEndpoint::wake);
     }
 
     /// Returns a counter whose references show whether any socket is still accepted from: then it has more

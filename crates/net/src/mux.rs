@@ -13,6 +13,6 @@ pub(crate) mod stream;
 pub(crate) use conn::{MuxConn, MuxEndpoints};
 pub(crate) use protocol::{
     AbortReason, ByteProtocol, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority,
-    StreamRequest,
+    StreamRequest, convert_extended_connect,
 };
 pub(crate) use stream::StreamLane;

@@ -33,6 +33,8 @@ pub(crate) struct ServingContext {
     pub(crate) buffers: Rc<BufferPool<ServerMachine>>,
     /// Output buffer that multiplexed connections share while none of them uses it.
     pub(crate) shared_frames: Cell<Vec<u8>>,
+    /// Keys of the listeners that serve HTTP/3.
+    pub(crate) http3_listeners: RefCell<Vec<u64>>,
     /// TLS settings, if any listener uses TLS.
     pub(crate) tls: Option<TlsAcceptor>,
     /// Limit of connections for each client.

@@ -1,6 +1,6 @@
 //! The server: one engine per thread, with counters and graceful shutdown.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::connections::ConnectionList;
 use crate::core::Core;
 use crate::counters::Counters;
 use crate::filters::DefaultLines;
-use crate::listener::{AcceptCommands, AcceptSocket, AcceptingSockets, Listeners};
+use crate::listener::{AcceptCommands, AcceptingSockets, Listeners, ServedSocket};
 use crate::offload::OffloadPool;
 use crate::options::Options;
 use crate::permit::{ConnectionLimit, ServingContext};
@@ -104,7 +104,7 @@ impl Server {
         let service = Arc::new(service);
         let cores = options.threads.max(1);
         for index in 0..cores {
-            let doors = listeners.accept_sockets(index, cores);
+            let doors = listeners.served_sockets(index, cores);
             if let Err(error) = server.start_engine(options, &pool, service.clone(), doors) {
                 // The engines already started have no requests and end.
                 server.stop.drain();
@@ -119,7 +119,7 @@ impl Server {
         options: &Options,
         pool: &OffloadPool,
         service: Arc<impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static>,
-        doors: Vec<AcceptSocket>,
+        doors: Vec<ServedSocket>,
     ) -> io::Result<()> {
         let (report, reported) = std::sync::mpsc::channel();
         let counters = Arc::new(Counters::default());
@@ -195,7 +195,7 @@ fn start_error(thread: JoinHandle<io::Result<bool>>) -> io::Error {
 fn run_core<S: Service>(
     core: &Core,
     options: &Options,
-    (doors, orders): (Vec<AcceptSocket>, &AcceptCommands),
+    (doors, orders): (Vec<ServedSocket>, &AcceptCommands),
     service: S,
     counters: Arc<Counters>,
     draining: &AtomicBool,
@@ -208,6 +208,7 @@ fn run_core<S: Service>(
         hints_over_http1: Cell::new(options.hints_over_http1),
         buffers: Rc::new(BufferPool::new(core.memory(), POOL_BYTES_MAX)),
         shared_frames: Cell::default(),
+        http3_listeners: RefCell::default(),
         tls: options.tls.clone(),
         gate: options.gate.clone(),
         counters: counters.clone(),

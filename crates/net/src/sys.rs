@@ -7,6 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use nix::libc::{sock_filter, sock_fprog};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::AttachReusePortCbpf;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::ioctl::{Getter, Opcode, ioctl};
@@ -24,6 +27,28 @@ pub(crate) fn send_queue_bytes(socket: impl AsFd) -> u32 {
     // SAFETY: SIOCOUTQ stores an `int`, for which the getter has room, and changes nothing.
     let queued = unsafe { ioctl(socket, Getter::<SIOCOUTQ, c_int>::new()) };
     queued.ok().and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(0)
+}
+
+/// Makes the kernel choose the socket of a packet among the sockets of an address (SO_REUSEPORT): for a packet of an
+/// established QUIC connection by the first byte of its connection identifier, which is the index of the
+/// socket; for others by the addresses.
+///
+/// # Errors
+/// Fails if the kernel has no socket filters.
+pub(crate) fn steer_by_connection_id(socket: &impl AsFd) -> io::Result<()> {
+    let load = |at| sock_filter { code: 0x30, jt: 0, jf: 0, k: at };
+    let mut program = [
+        // A = first byte of the packet; a set high bit means a long header (RFC 9000 section 17).
+        load(0),
+        sock_filter { code: 0x45, jt: 2, jf: 0, k: 0x80 },
+        // A = first byte of the identifier; return A.
+        load(1),
+        sock_filter { code: 0x16, jt: 0, jf: 0, k: 0 },
+        // No socket has this index: the addresses decide.
+        sock_filter { code: 0x06, jt: 0, jf: 0, k: u32::MAX },
+    ];
+    let filter = sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    Ok(setsockopt(socket, AttachReusePortCbpf, &filter)?)
 }
 
 /// Starts a program in a process group of its own, so that it gets no signals from the terminal. It gets a

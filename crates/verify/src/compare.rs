@@ -35,6 +35,7 @@ const FORWARDED: &str = "X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host
 const ALLOW: &str = "Allow, Retry-After and Content-Length of errors that Komainu answers itself, which the old server has not";
 const CHARSET: &str = "`charset=utf-8` in the Content-Type of texts, where the old server has none (`charset = false` in `files` leaves it out)";
 const FASTCGI: &str = "The variables SERVER_SOFTWARE, SERVER_ADDR, REMOTE_PORT and GATEWAY_INTERFACE of FastCGI; SERVER_PORT, which is that of each listener; and HTTP_CONTENT_LENGTH, HTTP_CONTENT_TYPE and HTTP_TRANSFER_ENCODING, which RFC 3875 leaves out";
+const ALTERNATIVES: &str = "Alt-Svc, by which Komainu names HTTP/3, where the old server has none";
 const RANGES: &str =
     "Accept-Ranges in a part of a file (206), which Komainu sends and the old server does not";
 const UPSTREAM: &str =
@@ -157,6 +158,10 @@ impl ResponseComparison {
             "accept-ranges" | "last-modified" if own_page => true,
             "accept-ranges" if old.status == 206 => {
                 self.record_skipped(RANGES);
+                true
+            }
+            "alt-svc" if old.field(name).is_none() => {
+                self.record_skipped(ALTERNATIVES);
                 true
             }
             "allow" | "retry-after" if is_error && old.field(name).is_none() => {

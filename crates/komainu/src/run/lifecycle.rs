@@ -460,6 +460,7 @@ impl RunningServer {
         current.generations.begin();
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);
+        options::http3_warnings(&self.listeners).iter().for_each(|text| notices.warn(text));
         self.set_limits(&current.active_plan().config);
         if let Err(error) = self.push.apply(current.active_plan().push.clone()) {
             notices.error(&error.to_string());
@@ -494,7 +495,9 @@ impl RunningServer {
         let cores = self.current.cores;
         self.listeners.prepare(options::listen_options(config), |place, listen: ListenOptions, open| {
             match &self.link {
-                Some(link) => net::Listener::adopt(listen, link::request_sockets(link, place)?, false),
+                Some(link) => {
+                    net::Listener::adopt_from_supervisor(listen, link::request_sockets(link, place)?)
+                }
                 None => options::bind(listen, cores, open),
             }
         })

@@ -318,6 +318,8 @@ fn report_start(
 ) -> Notifier {
     let notifier = Notifier::of_environment();
     let addresses = format_addresses(&listeners.urls());
+    options::http3_warnings(listeners).iter().for_each(|text| notices.warn(text));
+    options::receive_buffer_warning(listeners).into_iter().for_each(|text| notices.warn(text));
     notifier.ready(&format!("serving on {addresses}"));
     if let Some(predecessor) = predecessor {
         predecessor.report_ready();
@@ -348,7 +350,7 @@ fn bind_listeners(
         return Err(io::Error::other("the supervisor listens on other addresses"));
     }
     let each = listens.into_iter().zip(sockets);
-    each.map(|(listen, sockets)| net::Listener::adopt(listen, sockets, false)).collect()
+    each.map(|(listen, sockets)| net::Listener::adopt_from_supervisor(listen, sockets)).collect()
 }
 
 /// The control socket, and its file if this process created it.

@@ -191,7 +191,7 @@ impl SupervisorState {
         }
         for listener in lock(&self.listeners).iter() {
             link::send(link, "listener", &[])?;
-            for some in listener.descriptors().chunks(DESCRIPTORS_MAX) {
+            for some in listener.server_descriptors().chunks(DESCRIPTORS_MAX) {
                 link::send(link, "sockets", some)?;
             }
         }
@@ -259,7 +259,7 @@ impl SupervisorState {
         }
         let listener = listeners.iter().chain(offered.iter()).find(is_it);
         let listener = listener.ok_or_else(|| io::Error::other("there is no such listener"))?;
-        let sockets = listener.descriptors();
+        let sockets = listener.server_descriptors();
         let some = sockets.get(from..).unwrap_or_default().chunks(DESCRIPTORS_MAX).next().unwrap_or_default();
         link::send(link, &format!("sockets {}", sockets.len()), some)
     }

@@ -5,6 +5,8 @@
 mod certified;
 #[path = "../hosted/mod.rs"]
 mod hosted;
+#[path = "../line/mod.rs"]
+mod line;
 #[path = "../origin/mod.rs"]
 mod origin;
 #[path = "../rig/mod.rs"]

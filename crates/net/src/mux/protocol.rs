@@ -1,6 +1,6 @@
 //! Interface between a multiplexed connection and its protocol.
 
-use http::{Fields, Head, Limits, Reject, Status};
+use http::{BodySize, Field, Fields, Head, Limits, Method, Name, Reject, Span, Status};
 use times::Moment;
 
 use crate::fault::Fault;
@@ -85,6 +85,22 @@ pub(crate) enum ResetReason {
     Failed,
     /// The other end of a tunnel has failed.
     Tunnel,
+}
+
+/// Converts an extended CONNECT to the GET request that asks for the same protocol in HTTP/1.1.
+pub(crate) fn convert_extended_connect(protocol: Span, head: &mut Head, bytes: &mut Vec<u8>) {
+    let mut write = |text: &[u8]| {
+        let at = bytes.len();
+        bytes.extend_from_slice(text);
+        Span::new(at, bytes.len())
+    };
+    (head.method, head.method_name) = (Method::Get, write(b"GET"));
+    (head.protocol, head.body) = (protocol, BodySize::None);
+    // Lets conditions on these fields match in all versions; HTTP/2 and HTTP/3 have none of them.
+    let upgrade = write(b"Upgrade");
+    let connection = write(b"Connection");
+    head.fields.push(Field { id: Name::Upgrade, name: upgrade, value: protocol });
+    head.fields.push(Field { id: Name::Connection, name: connection, value: upgrade });
 }
 
 /// Framing of the content of streams.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::rand;
 use failure::Failure;
 use rustls::crypto::{CryptoProvider, aws_lc_rs as provider};
 use rustls::pki_types::CertificateRevocationListDer;
@@ -23,7 +24,7 @@ use super::client_expiry::ClientTrust;
 use super::directives::TlsVersion;
 use super::pem::{certificates, describe_syntax_error, strip_byte_order_marks};
 use super::store::CertificateStore;
-use super::tickets::{TicketKeys, Ticketer};
+use super::tickets::{SECRET_BYTES_MIN, TicketKeys, Ticketer};
 
 /// ALPN protocol with which a certificate authority validates a name (RFC 8737).
 const CHALLENGE_PROTOCOL: &[u8] = b"acme-tls/1";
@@ -31,6 +32,8 @@ const CHALLENGE_PROTOCOL: &[u8] = b"acme-tls/1";
 const SESSIONS_MAX: usize = 4096;
 /// ALPN protocol of HTTP/2 over TLS (RFC 9113 section 3.2).
 pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
+/// ALPN protocol of HTTP/3 (RFC 9114 section 3.1).
+const ALPN_HTTP3: &[u8] = b"h3";
 /// Tickets sent after a TLS 1.3 handshake: browsers open two connections at once.
 const TICKETS_PER_HANDSHAKE: usize = 2;
 
@@ -170,12 +173,15 @@ struct AcceptorShared {
     /// `None` if no site uses TLS, so that no memory is used for rustls' caches.
     table: RwLock<Option<Arc<SiteTable>>>,
     sessions: OnceLock<Arc<dyn StoresServerSessions>>,
+    /// Secret of QUIC endpoints, if none is configured.
+    endpoint_secret: OnceLock<Vec<u8>>,
 }
 
 /// Finds the site for a host and the key of a listener, as for requests.
 type SiteFinder = Box<dyn Fn(&str, u64) -> Option<usize> + Send + Sync>;
 
 struct SiteTable {
+    tickets: Option<TicketKeys>,
     find: SiteFinder,
     sites: Vec<Option<SiteTls>>,
     challenge: Arc<ServerConfig>,
@@ -186,6 +192,8 @@ struct SiteTls {
     config: Arc<ServerConfig>,
     /// `config` with the client's order of cipher suites.
     config_client_order: Arc<ServerConfig>,
+    /// `config` for QUIC, whose application protocol is HTTP/3.
+    config_quic: Arc<ServerConfig>,
     /// Present if sessions of clients with certificates may be resumed.
     trust: Option<ClientTrust>,
     policy: u64,
@@ -209,7 +217,7 @@ pub(super) struct TlsAdmission {
 
 /// Reason why a client is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotAdmitted {
+pub(crate) enum NotAdmitted {
     /// No site with TLS has the name.
     UnknownName,
     /// The site has no certificate for the name yet.
@@ -224,7 +232,12 @@ impl TlsAcceptor {
     /// Creates an acceptor without sites; see [`TlsAcceptor::replace`].
     #[must_use]
     pub fn new(store: CertificateStore) -> TlsAcceptor {
-        TlsAcceptor(Arc::new(AcceptorShared { store, table: RwLock::default(), sessions: OnceLock::new() }))
+        TlsAcceptor(Arc::new(AcceptorShared {
+            store,
+            table: RwLock::default(),
+            sessions: OnceLock::new(),
+            endpoint_secret: OnceLock::new(),
+        }))
     }
 
     /// Replaces the options and sites for new handshakes. `find` returns the index in `sites` for a host (in
@@ -272,17 +285,46 @@ impl TlsAcceptor {
         if is_challenge && self.0.store.challenge_of(name).is_some() {
             return Ok(TlsAdmission { config: table.challenge.clone(), policy: 0, is_challenge });
         }
-        let site = (table.find)(name, listener_key).and_then(|site| table.sites.get(site)?.as_ref());
-        let site = site.ok_or(NotAdmitted::UnknownName)?;
+        let site = table.site(name, listener_key)?;
         let first = hello.cipher_suites().iter().find(|suite| suite_rank(**suite) < UNSUPPORTED_RANK);
         let first = *first.ok_or(NotAdmitted::NoCipher)?;
+        let base = if is_chacha(first) { &site.config_client_order } else { &site.config };
+        let config = self.site_config(site, base, hello, name, client)?;
+        Ok(TlsAdmission { config, policy: site.policy, is_challenge: false })
+    }
+
+    /// Like [`TlsAcceptor::admit`], for QUIC. Returns the settings and the hash of the policy on client
+    /// certificates.
+    pub(crate) fn admit_quic(
+        &self,
+        hello: &ClientHello<'_>,
+        address: Option<IpAddr>,
+        client: IpAddr,
+        listener_key: u64,
+    ) -> Result<(Arc<ServerConfig>, u64), NotAdmitted> {
+        let table = self.table().ok_or(NotAdmitted::UnknownName)?;
+        let address = address.map_or_else(String::new, |address| address.to_canonical().to_string());
+        let name = hello.server_name().unwrap_or(&address);
+        let site = table.site(name, listener_key)?;
+        let config = self.site_config(site, &site.config_quic, hello, name, Some(client))?;
+        Ok((config, site.policy))
+    }
+
+    /// Returns the settings for one connection to a site.
+    fn site_config(
+        &self,
+        site: &SiteTls,
+        base: &Arc<ServerConfig>,
+        hello: &ClientHello<'_>,
+        name: &str,
+        client: Option<IpAddr>,
+    ) -> Result<Arc<ServerConfig>, NotAdmitted> {
         let chosen = site.certificates.choose(name, hello.signature_schemes()).inspect_err(|not| {
             if *not == NotAdmitted::NoCertificate {
                 self.0.store.report_miss(name, client);
             }
         })?;
-        let mut config =
-            if is_chacha(first) { site.config_client_order.clone() } else { site.config.clone() };
+        let mut config = base.clone();
         if let Some(trust) = &site.trust {
             let own = trust.connection_config(&config, config.cert_resolver.clone());
             config = Arc::new(own.ok_or(NotAdmitted::NoCipher)?);
@@ -292,7 +334,37 @@ impl TlsAcceptor {
             Arc::make_mut(&mut config).cert_resolver =
                 Arc::new(SingleCertAndKey::from(chosen.certified_key()));
         }
-        Ok(TlsAdmission { config, policy: site.policy, is_challenge: false })
+        Ok(config)
+    }
+
+    /// Returns the secret from which QUIC endpoints derive their keys: that of the session tickets, so that
+    /// servers which share it understand each other's tokens; or that of the process before this one; or one
+    /// of this process.
+    pub(crate) fn endpoint_secret(&self, inherited: Option<Vec<u8>>) -> Vec<u8> {
+        let table = self.table();
+        let configured = table.and_then(|table| table.tickets.as_ref()?.configured_secret());
+        let own = || {
+            let mut secret = vec![0; SECRET_BYTES_MIN];
+            // The generator of the library does not fail once it is seeded.
+            let _ = rand::fill(&mut secret);
+            secret
+        };
+        let own = || inherited.unwrap_or_else(own);
+        configured.unwrap_or_else(|| self.0.endpoint_secret.get_or_init(own).clone())
+    }
+
+    /// Returns settings that only provide the keys of the first QUIC packets, which depend on no site.
+    pub(crate) fn quic_base() -> Option<Arc<ServerConfig>> {
+        let no_certificates = SiteCertificates { certificates: Arc::new([]), store: None };
+        let built = build_config(&TlsOptions::default(), None, Arc::new(no_certificates));
+        built.ok().map(|(config, _)| Arc::new(config))
+    }
+}
+
+impl SiteTable {
+    fn site(&self, name: &str, listener_key: u64) -> Result<&SiteTls, NotAdmitted> {
+        let site = (self.find)(name, listener_key).and_then(|site| self.sites.get(site)?.as_ref());
+        site.ok_or(NotAdmitted::UnknownName)
     }
 }
 
@@ -337,9 +409,16 @@ impl AcceptorShared {
             let policy = site.client.as_ref().map_or(0, ClientCertificates::policy);
             let mut client_order = config.clone();
             client_order.ignore_client_order = false;
-            let config = Arc::new(config);
-            let client_order = Arc::new(client_order);
-            Ok(SiteTls { certificates: presented, config, config_client_order: client_order, trust, policy })
+            let mut quic = config.clone();
+            quic.alpn_protocols = vec![ALPN_HTTP3.to_vec()];
+            Ok(SiteTls {
+                certificates: presented,
+                config: Arc::new(config),
+                config_client_order: Arc::new(client_order),
+                config_quic: Arc::new(quic),
+                trust,
+                policy,
+            })
         };
         let sites = sites.into_iter().map(|one| one.map(site).transpose()).collect::<Result<_, Failure>>()?;
         let (mut challenge, _) =
@@ -347,7 +426,7 @@ impl AcceptorShared {
         challenge.alpn_protocols = vec![CHALLENGE_PROTOCOL.to_vec()];
         challenge.send_tls13_tickets = 0;
         challenge.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(SiteTable { find, sites, challenge: Arc::new(challenge) })
+        Ok(SiteTable { tickets: options.tickets.clone(), find, sites, challenge: Arc::new(challenge) })
     }
 }
 

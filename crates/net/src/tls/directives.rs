@@ -48,6 +48,8 @@ directives! {
         /// The `tls` of sites that have none of their own, and of routes at the top of the file: one certificate, or a folder of
         /// certificates, for all.
         "default" default_site: Option<SiteTls> = absent("`\"auto\"` for sites with a host name or IP address, where an address in `listen` speaks TLS; else none"), site_tls();
+        /// Whether clients may use HTTP/3 at addresses with TLS; `http3` of an address in `listen` decides otherwise there.
+        "http3" http3: bool = true, Flag;
         /// Whether clients resume their sessions, by tickets and by session IDs: a connection then costs a fraction of the first
         /// one's work.
         "tickets" tickets: bool = true, Flag;

@@ -36,6 +36,29 @@ pub struct TlsSession {
 }
 
 impl TlsSession {
+    /// Returns the properties of a connection whose handshake is complete.
+    pub(crate) fn of(
+        tls: &CommonState,
+        server_name: Option<&str>,
+        policy: u64,
+    ) -> Result<TlsSession, HandshakeFailure> {
+        let shown = tls.peer_certificates().and_then(<[_]>::first);
+        let client = shown.map(|certificate| {
+            let info = CertificateInfo::of_der(certificate);
+            let info = info.map_err(|_| HandshakeFailure::of("the client's certificate cannot be read"))?;
+            Ok(ClientIdentity { info, der: Box::from(&**certificate) })
+        });
+        let agreed = TlsAgreement::of(tls);
+        Ok(TlsSession {
+            version: agreed.version,
+            cipher: agreed.cipher,
+            server_name: server_name.map(Into::into),
+            is_resumed: agreed.is_resumed,
+            policy,
+            client: client.transpose()?,
+        })
+    }
+
     /// Whether the client's certificate has expired since it was verified.
     #[must_use]
     pub fn has_expired(&self, now_unix_s: u64) -> bool {
@@ -153,6 +176,11 @@ impl HandshakeFailure {
     pub(crate) fn of(reason: &'static str) -> HandshakeFailure {
         HandshakeFailure { reason, name: None, is_http: false, is_gone: false }
     }
+
+    /// Returns the failure for an error of the TLS library.
+    pub(crate) fn of_error(error: &Error, name: Option<&str>) -> HandshakeFailure {
+        failure(error, name)
+    }
 }
 
 impl fmt::Display for HandshakeFailure {
@@ -238,7 +266,7 @@ impl TlsHandshake {
                             let _ = send_pending(&mut tls, stream);
                             return Ok(HandshakeStep::ChallengeDone);
                         }
-                        let session = session(&tls, policy)?;
+                        let session = TlsSession::of(&tls, tls.server_name(), policy)?;
                         // Remaining output (tickets) is sent with the first response, or when HTTP waits.
                         return Ok(HandshakeStep::Done(tls, Rc::new(session)));
                     }
@@ -280,23 +308,10 @@ impl TlsHandshake {
                 .map_or_else(String::new, |address| address.ip().to_canonical().to_string()),
         };
         let admission = self.acceptor.admit(&hello, &address, (client, listener_key)).map_err(|not| {
-            let (alert, reason) = match not {
-                NotAdmitted::UnknownName if name.is_none() => {
-                    (UNRECOGNIZED_NAME, "the client names no host, and no site is for that")
-                }
-                NotAdmitted::UnknownName => (UNRECOGNIZED_NAME, "no site has this name"),
-                // The alert for an unknown name (RFC 6066 section 3): neither side is at fault.
-                NotAdmitted::NoCertificate => {
-                    (UNRECOGNIZED_NAME, "there is no certificate for this name yet: see `komainu cert list`")
-                }
-                NotAdmitted::NoCipher => (HANDSHAKE_FAILURE, "no shared cipher suite"),
-                NotAdmitted::NoSignature => {
-                    (HANDSHAKE_FAILURE, "the client verifies signatures of no certificate for this name")
-                }
-            };
+            let (alert, failure) = not_admitted(not, name.as_deref());
             // The client may be gone.
             let _ = stream.try_write(&[&[ALERT, 3, 3, 0, 2, FATAL, alert]], false);
-            HandshakeFailure { name: name.clone(), ..HandshakeFailure::of(reason) }
+            failure
         })?;
         let tls = accepted.into_connection(admission.config).map_err(|(error, alert)| {
             write_alert(alert, stream);
@@ -331,6 +346,25 @@ const FATAL: u8 = 2;
 const HANDSHAKE_FAILURE: u8 = 40;
 const UNRECOGNIZED_NAME: u8 = 112;
 
+/// Returns the alert for a client that is not admitted, and the failure to log.
+pub(crate) fn not_admitted(not: NotAdmitted, name: Option<&str>) -> (u8, HandshakeFailure) {
+    let (alert, reason) = match not {
+        NotAdmitted::UnknownName if name.is_none() => {
+            (UNRECOGNIZED_NAME, "the client names no host, and no site is for that")
+        }
+        NotAdmitted::UnknownName => (UNRECOGNIZED_NAME, "no site has this name"),
+        // The alert for an unknown name (RFC 6066 section 3): neither side is at fault.
+        NotAdmitted::NoCertificate => {
+            (UNRECOGNIZED_NAME, "there is no certificate for this name yet: see `komainu cert list`")
+        }
+        NotAdmitted::NoCipher => (HANDSHAKE_FAILURE, "no shared cipher suite"),
+        NotAdmitted::NoSignature => {
+            (HANDSHAKE_FAILURE, "the client verifies signatures of no certificate for this name")
+        }
+    };
+    (alert, HandshakeFailure { name: name.map(Into::into), ..HandshakeFailure::of(reason) })
+}
+
 fn write_alert(mut alert: AcceptedAlert, stream: &Stream) {
     // A few bytes, for which an empty socket has room; the client may be gone.
     let _ = alert.write(&mut TlsSocket(stream));
@@ -364,24 +398,6 @@ fn send_pending(tls: &mut ServerConnection, stream: &Stream) -> Result<bool, Han
         }
     }
     Ok(true)
-}
-
-fn session(tls: &ServerConnection, policy: u64) -> Result<TlsSession, HandshakeFailure> {
-    let shown = tls.peer_certificates().and_then(<[_]>::first);
-    let client = shown.map(|certificate| {
-        let info = CertificateInfo::of_der(certificate);
-        let info = info.map_err(|_| HandshakeFailure::of("the client's certificate cannot be read"))?;
-        Ok(ClientIdentity { info, der: Box::from(&**certificate) })
-    });
-    let agreed = TlsAgreement::of(tls);
-    Ok(TlsSession {
-        version: agreed.version,
-        cipher: agreed.cipher,
-        server_name: tls.server_name().map(Into::into),
-        is_resumed: agreed.is_resumed,
-        policy,
-        client: client.transpose()?,
-    })
 }
 
 /// The negotiated parameters of a connection.

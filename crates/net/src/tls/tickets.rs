@@ -71,6 +71,14 @@ impl TicketKeys {
         Ok(TicketKeys(Arc::new(SecretSource::Configured(secrets))))
     }
 
+    /// Returns the first configured secret; `None` for keys of this process.
+    pub(crate) fn configured_secret(&self) -> Option<Vec<u8>> {
+        match &*self.0 {
+            SecretSource::Configured(secrets) => secrets.first().cloned(),
+            SecretSource::Random(_) => None,
+        }
+    }
+
     /// Returns the secret that encrypts in a period.
     fn encryption_secret(&self, period: u64) -> Option<Vec<u8>> {
         match &*self.0 {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use net::{OpenConnection, OpenConnections};
+use net::{ConnectionProtocol, OpenConnection, OpenConnections};
 use serde_json::{Value, json};
 
 use crate::api::operation::{Api, ApiCall, ApiResult};
@@ -17,7 +17,11 @@ pub(crate) fn list(api: &Api, _: &ApiCall<'_>) -> ApiResult {
 }
 
 fn protocol_name(connection: &OpenConnection) -> &'static str {
-    if connection.is_http2 { "HTTP/2" } else { "HTTP/1" }
+    match connection.protocol {
+        ConnectionProtocol::Http1 => "HTTP/1",
+        ConnectionProtocol::Http2 => "HTTP/2",
+        ConnectionProtocol::Http3 => "HTTP/3",
+    }
 }
 
 fn listener_url(connection: &OpenConnection) -> String {
@@ -72,7 +76,7 @@ mod tests {
             client: Peer::Tcp((std::net::Ipv4Addr::from(u32::from(at / 2)), at).into()),
             age: times::Millis(u64::from(at)),
             requests: 1,
-            is_http2: at % 2 == 1,
+            protocol: if at % 2 == 1 { ConnectionProtocol::Http2 } else { ConnectionProtocol::Http1 },
         };
         let listed: Vec<_> = (0..1_000).map(one).collect();
         let document = connections_document(OpenConnections { count: 1_200, listed, unresponsive_cores: 0 });

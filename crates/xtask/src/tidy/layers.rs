@@ -112,7 +112,7 @@ const LAYERS: &[Layer] = &[
     Layer { folder: "coding", may_use: &["http"], never: NO_IO_EXCEPT_TRAITS },
     Layer {
         folder: "net",
-        may_use: &["coding", "failure", "http", "http2", "settings", "shapes", "times"],
+        may_use: &["coding", "failure", "http", "http2", "http3", "sections", "settings", "shapes", "times"],
         never: &["tokio"],
     },
     Layer {

@@ -51,6 +51,7 @@ impl Rig {
         core.clock().set(core.now(), core.unix_s());
         let service = TestService::new();
         let context = Rc::new(ServingContext {
+            http3_listeners: RefCell::default(),
             core: core.clone(),
             limits: Cell::new(limits),
             timeouts: Cell::new(timeouts),

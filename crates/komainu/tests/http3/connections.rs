@@ -1,0 +1,85 @@
+//! Connections of HTTP/3: their beginning and end, changes of address, reloads.
+
+use std::time::Duration;
+
+use quinn_proto::{ConnectionError, TransportConfig};
+
+use crate::h3_client::{H3Client, client_config};
+use crate::requests::{A, connect, serve};
+use crate::rig::eventually;
+
+const YES: &str = "[[site.route]]\nrespond = \"yes\"";
+
+#[test]
+fn unknown_name_and_protocol_are_refused_by_alerts() {
+    let rig = serve(YES);
+    for (name, protocol, alert) in [("b.test", &b"h3"[..], 112), ("a.test", b"other", 120)] {
+        let config = client_config(&[protocol], TransportConfig::default());
+        let mut client = H3Client::begin(rig.address, name, config);
+        client.drive("end of the handshake", |client| client.lost.is_some());
+        let Some(ConnectionError::ConnectionClosed(close)) = &client.lost else {
+            panic!("{:?}", client.lost)
+        };
+        assert_eq!(u64::from(close.error_code), 0x100 + alert, "{name}");
+    }
+}
+
+#[test]
+fn client_whose_address_changes_keeps_its_connection() {
+    let rig = serve(YES);
+    let mut client = connect(&rig);
+    for _ in 0..5 {
+        client.rebind();
+        let answer = client.ask("GET", "/", &[A], b"");
+        assert_eq!((answer.status, answer.text()), (200, "yes".to_owned()));
+    }
+}
+
+#[test]
+fn keys_are_updated() {
+    let rig = serve(YES);
+    let mut client = connect(&rig);
+    for _ in 0..3 {
+        assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+        client.quic.force_key_update();
+        assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+    }
+}
+
+#[test]
+fn reload_keeps_connections() {
+    let rig = serve(YES);
+    let mut client = connect(&rig);
+    for round in 0..3 {
+        let path = rig.folder.at("komainu.toml");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let before = if round == 0 { "yes".to_owned() } else { format!("round {}", round - 1) };
+        let changed = text.replace(&format!("\"{before}\""), &format!("\"round {round}\""));
+        std::fs::write(&path, changed).unwrap();
+        rig.signal("-HUP");
+        let expected = format!("round {round}");
+        eventually("the new configuration answers", || {
+            let answer = client.ask("GET", "/", &[A], b"");
+            assert_eq!(answer.status, 200);
+            answer.text() == expected
+        });
+    }
+    let mut other = connect(&rig);
+    assert_eq!(other.ask("GET", "/", &[A], b"").status, 200);
+}
+
+#[test]
+fn stopping_server_announces_it_and_finishes_requests() {
+    let mut rig = serve(YES);
+    let mut client = connect(&rig);
+    assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+    let id = client.open("POST", "/", &[A]);
+    client.drive_for(Duration::from_millis(100));
+    rig.signal("-TERM");
+    client.drive("GOAWAY", |client| client.has_goaway);
+    client.push(id, b"", true);
+    let answer = client.finish(id);
+    assert_eq!((answer.status, answer.is_whole), (200, true));
+    client.drive("end of the connection", |client| client.lost.is_some());
+    assert!(rig.ended().success());
+}

@@ -1,0 +1,20 @@
+//! HTTP/3 with the real binary.
+#![allow(clippy::unwrap_used, missing_docs)] // test helpers are test code too
+
+#[path = "../certified/mod.rs"]
+mod certified;
+#[path = "../h3_client/mod.rs"]
+mod h3_client;
+#[path = "../hosted/mod.rs"]
+mod hosted;
+#[path = "../line/mod.rs"]
+mod line;
+#[path = "../origin/mod.rs"]
+mod origin;
+#[path = "../rig/mod.rs"]
+mod rig;
+
+mod connections;
+mod hostile;
+mod requests;
+mod upgrades;

@@ -1,0 +1,120 @@
+//! Requests over HTTP/3 are served as over HTTP/1 and HTTP/2.
+
+use crate::certified;
+use crate::h3_client::H3Client;
+use crate::origin::{Origin, answer};
+use crate::rig::{Rig, eventually};
+
+/// Starts a server with one site `a.test` and these routes.
+pub(crate) fn serve(routes: &str) -> Rig {
+    serve_with("", routes, |_| {})
+}
+
+/// Like [`serve`], with lines in front of the site, and files that `prepare` creates.
+pub(crate) fn serve_with(first: &str, routes: &str, prepare: impl FnOnce(&crate::rig::Folder)) -> Rig {
+    let folder = certified::folder(&[("a.test", "ec")]);
+    prepare(&folder);
+    let text = format!(
+        r#"
+        listen = [{{ address = "127.0.0.1:0", tls = true }}]
+        {first}
+        [[site]]
+        hosts = ["a.test"]
+        tls = {{ certificate = "a.test.pem", key = "a.test.key" }}
+        {routes}
+        "#
+    );
+    certified::start(folder, &text)
+}
+
+pub(crate) fn connect(rig: &Rig) -> H3Client {
+    H3Client::connect(rig.address, "a.test")
+}
+
+pub(crate) const A: (&str, &str) = (":authority", "a.test");
+
+#[test]
+fn file_is_served_with_ranges_and_validators() {
+    let content: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect();
+    let made = content.clone();
+    let rig = serve_with("", "[[site.route]]\nfiles = \"www\"", move |folder| {
+        std::fs::create_dir(folder.at("www")).unwrap();
+        std::fs::write(folder.at("www/page.bin"), &made).unwrap();
+    });
+    let mut client = connect(&rig);
+    let whole = client.ask("GET", "/page.bin", &[A], b"");
+    assert_eq!((whole.status, whole.content == content, whole.is_whole), (200, true, true));
+    let tag = whole.field("etag").unwrap().to_owned();
+    let part = client.ask("GET", "/page.bin", &[A, ("range", "bytes=100-199")], b"");
+    assert_eq!((part.status, &part.content[..]), (206, &content[100..200]));
+    let same = client.ask("GET", "/page.bin", &[A, ("if-none-match", &tag)], b"");
+    assert_eq!((same.status, same.content.len()), (304, 0));
+    let head = client.ask("HEAD", "/page.bin", &[A], b"");
+    assert_eq!((head.status, head.field("content-length"), head.content.len()), (200, Some("300000"), 0));
+    assert_eq!(client.ask("GET", "/none", &[A], b"").status, 404);
+    assert_eq!(client.ask("GET", "/page.bin", &[(":authority", "b.test")], b"").status, 404, "no such site");
+}
+
+#[test]
+fn many_requests_of_one_connection_are_served_together() {
+    let origin = Origin::start(|ask| answer("200 OK", "", &format!("this is {}", ask.line())));
+    let rig = serve(&format!("[[site.route]]\nproxy = \"{}\"", origin.url));
+    let mut client = connect(&rig);
+    for round in 0..4 {
+        let ids: Vec<_> =
+            (0..100).map(|at| (at, client.send("GET", &format!("/{round}/{at}"), &[A], b""))).collect();
+        for (at, id) in ids {
+            assert_eq!(client.finish(id).text(), format!("this is GET /{round}/{at} HTTP/1.1"));
+        }
+    }
+}
+
+#[test]
+fn proxied_upload_download_trailers_and_interim_responses_arrive() {
+    let origin = Origin::start(|ask| {
+        let length = ask.body.len();
+        let sum: u64 = ask.body.iter().map(|byte| u64::from(*byte)).sum();
+        answer("200 OK", &format!("X-Length: {length}\r\nX-Sum: {sum}\r\n"), &"0123456789".repeat(100_000))
+    });
+    let rig = serve(&format!("[[site.route]]\nproxy = \"{}\"\nlimits = {{ body = \"20MiB\" }}", origin.url));
+    let mut client = connect(&rig);
+    let content: Vec<u8> = (0..5_000_000u32).map(|at| (at % 7) as u8).collect();
+    let sum: u64 = content.iter().map(|byte| u64::from(*byte)).sum();
+    let answer = client.ask("POST", "/up", &[A, ("content-length", "5000000")], &content);
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.field("x-length"), Some("5000000"));
+    assert_eq!(answer.field("x-sum"), Some(sum.to_string().as_str()));
+    assert_eq!(answer.content.len(), 1_000_000);
+    assert!(answer.is_whole && answer.content.chunks(10).all(|digits| digits == b"0123456789"));
+}
+
+#[test]
+fn request_larger_than_the_limit_is_refused() {
+    let origin = Origin::start(|_| answer("200 OK", "", "never"));
+    let rig = serve(&format!("[[site.route]]\nproxy = \"{}\"\nlimits = {{ body = \"1KiB\" }}", origin.url));
+    let mut client = connect(&rig);
+    let refused = client.ask("POST", "/", &[A], &[b'a'; 200_000]);
+    assert_eq!((refused.status, refused.is_whole), (413, true));
+    assert_eq!(client.ask("GET", "/", &[A], b"").status, 200, "the connection goes on");
+    let long = "a".repeat(40_000);
+    let refused = client.ask("GET", "/", &[A, ("x-long", &long)], b"");
+    assert_eq!(refused.status, 431);
+}
+
+#[test]
+fn responses_over_tls_name_http3_and_logs_the_version() {
+    let log = "log = { file = \"access.log\", access = \"json\" }";
+    let rig = serve_with(log, "[[site.route]]\nrespond = \"yes\"", |_| {});
+    let url = format!("https://a.test:{}/", rig.address.port());
+    let resolve = format!("a.test:{}:127.0.0.1", rig.address.port());
+    let shown = crate::rig::curl(&["-ki", "--resolve", &resolve, &url]);
+    let head = crate::rig::text(&shown.stdout).to_ascii_lowercase();
+    assert!(head.contains(&format!("alt-svc: h3=\":{}\"; ma=86400", rig.address.port())), "{head}");
+    let mut client = connect(&rig);
+    let answer = client.ask("GET", "/logged", &[A], b"");
+    assert_eq!((answer.status, answer.field("alt-svc")), (200, None));
+    eventually("the request is logged", || {
+        let log = std::fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
+        log.lines().any(|line| line.contains("/logged") && line.contains("HTTP/3"))
+    });
+}

@@ -1,0 +1,105 @@
+//! Upgrades of the program without a lost connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::certified;
+use crate::h3_client::H3Client;
+use crate::line::Line;
+use crate::requests::A;
+use crate::rig::{as_we_are, eventually, is_root, kinds};
+
+/// Starts a server of each kind: one process, and a supervisor with a server.
+fn start(kind: &str) -> Line {
+    let folder = certified::folder(&[("a.test", "ec")]);
+    crate::certified::openssl(&folder, "chmod a+r a.test.key");
+    let text = format!(
+        r#"{kind}
+        listen = [{{ address = "127.0.0.1:0", tls = true }}]
+        threads = 2
+        [[site]]
+        hosts = ["a.test"]
+        tls = {{ certificate = "a.test.pem", key = "a.test.key" }}
+        [[site.route]]
+        respond = "yes"
+        "#
+    );
+    Line::start(folder, &text)
+}
+
+#[test]
+fn request_that_runs_is_finished_by_the_old_server() {
+    for kind in kinds() {
+        let mut line = start(kind);
+        let mut waiting = Vec::new();
+        for _ in 0..3 {
+            let mut client = H3Client::connect(line.rig.address, "a.test");
+            let id = client.open("POST", "/", &[A]);
+            client.drive_for(Duration::from_millis(50));
+            waiting.push((client, id));
+            line.upgrade();
+            // New connections belong to the successor, whatever core they reach.
+            for _ in 0..8 {
+                let mut other = H3Client::connect(line.rig.address, "a.test");
+                assert_eq!(other.ask("GET", "/", &[A], b"").status, 200, "{kind}");
+            }
+        }
+        // Packets of the first one pass through all successors, also from another address.
+        for (mut client, id) in waiting {
+            client.rebind();
+            client.push(id, b"", true);
+            let answer = client.finish(id);
+            assert_eq!(
+                (answer.status, answer.text(), answer.is_whole),
+                (200, "yes".to_owned(), true),
+                "{kind}"
+            );
+        }
+        line.stop();
+    }
+}
+
+#[test]
+fn no_request_fails_during_upgrades() {
+    let mut line = start(if is_root() { as_we_are() } else { "" });
+    let address = line.rig.address;
+    let stop = Arc::new(AtomicBool::new(false));
+    let good = Arc::new(AtomicUsize::new(0));
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let stop = stop.clone();
+            let good = good.clone();
+            std::thread::spawn(move || {
+                let mut client = H3Client::connect(address, "a.test");
+                while !stop.load(Ordering::Relaxed) {
+                    if client.has_goaway {
+                        client = H3Client::connect(address, "a.test");
+                    }
+                    let ids: Vec<_> = (0..8).map(|_| client.send("GET", "/", &[A], b"")).collect();
+                    for id in ids {
+                        let answer = client.finish(id);
+                        // A request that arrives after the second GOAWAY was not processed (RFC 9114 section 5.2).
+                        let is_rejected = answer.reset == Some(0x10b);
+                        assert!(
+                            is_rejected || answer.status == 200 && answer.is_whole,
+                            "{answer:?} {:?}",
+                            client.lost
+                        );
+                        good.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..5 {
+        let before = good.load(Ordering::Relaxed);
+        eventually("requests are answered", || good.load(Ordering::Relaxed) > before + 100);
+        line.upgrade();
+    }
+    let before = good.load(Ordering::Relaxed);
+    eventually("requests are answered", || good.load(Ordering::Relaxed) > before + 100);
+    stop.store(true, Ordering::Relaxed);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    line.stop();
+}

@@ -1,0 +1,318 @@
+//! The task of a QUIC connection: its handshake, then its requests, until both sides have ended it.
+
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http3::{Http3Code, Http3Error};
+use quinn_proto::{Connection, Event, Incoming, VarInt};
+use times::{Millis, Moment};
+
+use super::endpoint::{PendingHandshake, QuicEndpoint};
+use super::h3_server::{H3Server, var_int};
+use super::handshake::HandshakeOutcome;
+use super::link::QuicLink;
+use super::receiving::Received;
+use crate::address::{Client, Peer};
+use crate::connections::ConnectionProtocol;
+use crate::fault::Fault;
+use crate::mux::{AbortReason, MuxConn, MuxEndpoints, MuxEvent, MuxProtocol};
+use crate::permit::ConnectionPermit;
+use crate::service::{Engine, Service};
+use crate::source::READ;
+use crate::stream_requests::{ConnectionEnd, GOAWAY_GRACE_TIME, StreamRequests};
+use crate::tls::{HandshakeFailure, TlsSession};
+use crate::wait::{self, Interest};
+
+/// Bytes moved before the task yields to other connections.
+const TURN_BYTES_MAX: usize = 256 * 1024;
+/// Bytes framed before packets are made of them.
+const FRAMED_BYTES_MAX: usize = 64 * 1024;
+/// Cost of an event against [`TURN_BYTES_MAX`].
+const EVENT_WEIGHT_BYTES: usize = 64;
+/// Memory of a handshake: both sides' first messages and the key exchange.
+const HANDSHAKE_BYTES: usize = 24 * 1024;
+/// Interval of checks whether the server is stopping or the client is too slow.
+const CHECK_INTERVAL: Millis = Millis(1_000);
+/// Frames of this side's own streams that a client may leave unread, in bytes.
+const OWN_BYTES_MAX: usize = 64 * 1024;
+
+/// Performs the handshake of a new connection and serves its requests.
+pub(super) async fn accept<S: Service>(
+    engine: Rc<Engine<S>>,
+    pending: PendingHandshake,
+    permit: ConnectionPermit,
+    incoming: Incoming,
+) {
+    let endpoint = pending.endpoint.clone();
+    let client = incoming.remote_address();
+    let local = incoming.local_ip();
+    permit.hold(HANDSHAKE_BYTES);
+    // Signatures and key exchanges take a millisecond or more, so let other ready tasks run first.
+    endpoint.core().wait_for_long_turn().await;
+    let outcome = Arc::<HandshakeOutcome>::default();
+    let config = endpoint.connection_config(permit.context(), &incoming, &outcome);
+    let failed = |failure: HandshakeFailure| {
+        engine.context.counters.tls_failed.add(1);
+        if !failure.is_gone {
+            engine.service.handshake_failed(Peer::Tcp(client), &failure);
+        }
+    };
+    let Ok((link, mut quic)) = QuicLink::accept(&endpoint, pending.inbox.clone(), incoming, config) else {
+        if let Some(Err(failure)) = outcome.take() {
+            failed(failure);
+        }
+        return;
+    };
+    match shake_hands(&engine, &link, &mut quic, &outcome).await {
+        Ok(session) => {
+            drop(pending);
+            let counters = &engine.context.counters;
+            if session.is_resumed {
+                counters.tls_resumed.add(1)
+            } else {
+                counters.tls_full.add(1)
+            }
+            let ends = endpoints(&endpoint, client, local, session);
+            serve(engine, link, quic, permit, ends).await;
+        }
+        Err(failure) => {
+            failed(failure);
+            let quic = RefCell::new(quic);
+            linger(&link, |turn| turn(&mut quic.borrow_mut())).await;
+        }
+    }
+}
+
+fn endpoints(
+    endpoint: &QuicEndpoint,
+    client: SocketAddr,
+    local: Option<IpAddr>,
+    session: TlsSession,
+) -> MuxEndpoints {
+    let peer = Peer::Tcp(client);
+    MuxEndpoints {
+        peer,
+        client: Client::direct(peer, true),
+        local_address: Some(endpoint.local_address(local)),
+        tls: Some(Rc::new(session)),
+    }
+}
+
+/// Drives the connection until its handshake is complete, at most for the timeout of a request head.
+async fn shake_hands<S: Service>(
+    engine: &Rc<Engine<S>>,
+    link: &QuicLink,
+    quic: &mut Connection,
+    outcome: &HandshakeOutcome,
+) -> Result<TlsSession, HandshakeFailure> {
+    let core = link.endpoint().core();
+    let until = core.now() + engine.context.timeouts.get().head;
+    loop {
+        link.receive(quic);
+        let mut is_connected = false;
+        while let Some(event) = quic.poll() {
+            match event {
+                Event::Connected => {
+                    is_connected = true;
+                    break;
+                }
+                Event::ConnectionLost { .. } => {
+                    let gone =
+                        HandshakeFailure { is_gone: true, ..HandshakeFailure::of("the client disconnected") };
+                    return Err(outcome.take().and_then(Result::err).unwrap_or(gone));
+                }
+                _ => {}
+            }
+        }
+        link.send(quic);
+        if is_connected {
+            let gone = HandshakeFailure::of("the TLS handshake failed");
+            return outcome.take().unwrap_or(Err(gone));
+        }
+        if core.now() >= until || link.source().is_aborted() {
+            quic.close(link.endpoint().now(), VarInt::from_u32(0), Bytes::new());
+            return Err(HandshakeFailure::of("the TLS handshake took too long"));
+        }
+        // At the deadline, the loop ends the handshake.
+        let _ = wait::ready(core, link.source(), Interest::of(true, false), until).await;
+    }
+}
+
+/// Serves the requests of a connection.
+async fn serve<S: Service>(
+    engine: Rc<Engine<S>>,
+    link: QuicLink,
+    quic: Connection,
+    permit: ConnectionPermit,
+    ends: MuxEndpoints,
+) {
+    let limits = permit.context().limits.get();
+    permit.update_entry(|entry| entry.protocol = ConnectionProtocol::Http3);
+    let server = Rc::new(RefCell::new(H3Server::new(quic, &limits, link.endpoint().now())));
+    let conn = Rc::new(MuxConn::new(permit, ends, server.clone()));
+    let mut requests = StreamRequests::new(engine, conn.clone());
+    let ended = run(&mut requests, &conn, &server, &link).await;
+    conn.notify_streams(Some(ended.as_ref().err().map_or(AbortReason::Peer, AbortReason::of)));
+    requests.drop_held();
+    close(&mut server.borrow_mut().quic, link.endpoint().now(), &ended);
+    conn.permit.update_entry(|entry| entry.requests = 0);
+    conn.set_own_bytes(0);
+    // Tasks of streams that end meanwhile use the connection too.
+    linger(&link, |turn| turn(&mut server.borrow_mut().quic)).await;
+}
+
+/// Closes the connection, unless the client or an error already has.
+fn close(quic: &mut Connection, now: Instant, ended: &Result<(), Fault>) {
+    if quic.is_closed() {
+        return;
+    }
+    let (code, reason) = match ended {
+        Ok(()) => (Http3Code::NO_ERROR, ""),
+        Err(Fault::Timeout) => (Http3Code::NO_ERROR, "the client accepted nothing for too long"),
+        Err(_) => (Http3Code::INTERNAL_ERROR, ""),
+    };
+    quic.close(now, var_int(code), Bytes::from_static(reason.as_bytes()));
+}
+
+/// State of a connection's task besides its requests.
+struct Progress {
+    moved_bytes: usize,
+    /// Time since which the client has accepted nothing, while it should.
+    stalled_since: Moment,
+    acknowledged_bytes: u64,
+}
+
+async fn run<S: Service>(
+    requests: &mut StreamRequests<S>,
+    conn: &Rc<MuxConn>,
+    server: &RefCell<H3Server>,
+    link: &QuicLink,
+) -> Result<(), Fault> {
+    let core = &conn.core;
+    let mut progress = Progress { moved_bytes: 0, stalled_since: core.now(), acknowledged_bytes: 0 };
+    loop {
+        {
+            let mut server = server.borrow_mut();
+            server.limit_growth(core.memory().window_growth_max());
+            server.now = link.endpoint().now();
+            link.receive(&mut server.quic);
+        }
+        receive(requests, server, &mut progress)?;
+        send(conn, server, link, &mut progress)?;
+        let waits = server.borrow().has_unsent();
+        match requests.check_end(waits, false) {
+            ConnectionEnd::No => {}
+            ConnectionEnd::Announced => continue,
+            ConnectionEnd::Now { .. } => {
+                send(conn, server, link, &mut progress)?;
+                return Ok(());
+            }
+        }
+        if progress.is_stalled(conn, waits) || link.source().is_aborted() {
+            return Err(Fault::Timeout);
+        }
+        if std::mem::take(&mut progress.moved_bytes) >= TURN_BYTES_MAX {
+            core.yield_now().await;
+            continue;
+        }
+        conn.set_own_bytes(0);
+        let sources =
+            [(link.source(), Interest::of(true, false)), (&*conn.wake_source, Interest::of(true, false))];
+        let look = core.now() + if requests.is_leaving() { GOAWAY_GRACE_TIME } else { CHECK_INTERVAL };
+        let waited = wait::any_ready(core, sources, look, || false).await;
+        conn.wake_source.clear(READ);
+        if waited.is_err() && conn.live_streams() == 0 && !waits {
+            conn.shrink();
+        }
+    }
+}
+
+impl Progress {
+    /// Whether the client has accepted nothing for too long, although something waits for it.
+    fn is_stalled(&mut self, conn: &MuxConn, waits: bool) -> bool {
+        let acknowledged = conn.acknowledged_bytes.get();
+        let now = conn.core.now();
+        if !waits || std::mem::replace(&mut self.acknowledged_bytes, acknowledged) != acknowledged {
+            self.stalled_since = now;
+        }
+        now >= self.stalled_since + conn.stall_timeout()
+    }
+}
+
+/// Distributes what was received to the streams.
+fn receive<S: Service>(
+    requests: &mut StreamRequests<S>,
+    server: &RefCell<H3Server>,
+    progress: &mut Progress,
+) -> Result<(), Fault> {
+    requests.resume_held();
+    while progress.moved_bytes < TURN_BYTES_MAX && !requests.is_held() {
+        let received = server.borrow_mut().next_event()?;
+        progress.moved_bytes += EVENT_WEIGHT_BYTES;
+        match received {
+            None => return Ok(()),
+            Some(Received::Event(event)) => progress.moved_bytes += requests.handle(event),
+            Some(Received::Data(id, bytes, ended)) => {
+                progress.moved_bytes += bytes.len();
+                requests.handle(MuxEvent::Data(id, &bytes, ended));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Frames the output of streams and sends packets.
+fn send(
+    conn: &MuxConn,
+    server: &RefCell<H3Server>,
+    link: &QuicLink,
+    progress: &mut Progress,
+) -> Result<(), Fault> {
+    loop {
+        server.borrow_mut().update_send_window();
+        if !link.is_blocked() {
+            conn.fill_out(FRAMED_BYTES_MAX);
+        }
+        let mut server = server.borrow_mut();
+        let framed = server.flush();
+        let sent = link.send(&mut server.quic);
+        let (framed_total, acknowledged) = server.progress();
+        conn.drained_bytes.set(framed_total);
+        conn.acknowledged_bytes.set(acknowledged);
+        progress.moved_bytes += sent.max(framed);
+        if server.own_unsent_bytes() > OWN_BYTES_MAX {
+            let reason = "the client does not read control streams";
+            server.close(Http3Error::connection(Http3Code::EXCESSIVE_LOAD, reason));
+            return Err(Fault::MuxError { code: Http3Code::EXCESSIVE_LOAD.text(), reason });
+        }
+        if framed == 0 || progress.moved_bytes >= TURN_BYTES_MAX || link.is_blocked() {
+            return Ok(());
+        }
+    }
+}
+
+/// Sends the last packets and answers the client's, until both sides have forgotten the connection (RFC 9000
+/// section 10.2).
+async fn linger(link: &QuicLink, with: impl Fn(&mut dyn FnMut(&mut Connection))) {
+    let core = link.endpoint().core();
+    loop {
+        let mut is_over = false;
+        with(&mut |quic| {
+            link.receive(quic);
+            // Events are of no more use.
+            while quic.poll().is_some() {}
+            link.send(quic);
+            is_over = link.is_forgotten() || quic.is_drained();
+        });
+        if is_over {
+            return;
+        }
+        let until = core.now() + CHECK_INTERVAL;
+        // The next turn looks again.
+        let _ = wait::ready(core, link.source(), Interest::of(true, false), until).await;
+    }
+}

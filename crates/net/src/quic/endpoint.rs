@@ -1,0 +1,419 @@
+//! The endpoint of one socket: receives packets, admits connections, and distributes events to them.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quinn_proto::crypto::rustls::QuicServerConfig;
+use quinn_proto::{
+    Connection, ConnectionError, ConnectionEvent, ConnectionHandle, Endpoint, EndpointConfig, EndpointEvent,
+    Incoming, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
+};
+use times::{Millis, Moment};
+
+use super::handshake::{HandshakeConfig, HandshakeOutcome, QUIC_VERSION};
+use super::identifiers::IdentifierGenerator;
+use super::inbox::ConnectionInbox;
+use super::keys::EndpointKeys;
+use super::succession;
+use super::timers::ConnectionTimers;
+use super::tokens::UsedTokens;
+use crate::core::Core;
+use crate::datagram_socket::DatagramSocket;
+use crate::permit::ServingContext;
+use crate::source::{READ, Source, WRITE};
+use crate::tls::TlsAcceptor;
+
+/// Bytes that a connection sends before others do.
+const TURN_BYTES_MAX: usize = 256 * 1024;
+/// Maximum number of packets in one system call.
+const SEGMENTS_MAX: usize = 44;
+/// Handshakes in progress from which new connections are ignored.
+pub(super) const HANDSHAKES_MAX: usize = 1024;
+/// Packets of a new connection that are kept until its handshake begins, in bytes: of each, and of all.
+const INCOMING_BYTES_MAX: u64 = 16 * 1024;
+const INCOMING_BYTES_TOTAL_MAX: u64 = 2 * 1024 * 1024;
+/// Unread data of a stream, and of a connection, in bytes.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+pub(super) const RECEIVE_WINDOW_BYTES: u32 = 1536 * 1024;
+/// Unacknowledged data of a connection at its beginning, in bytes.
+pub(super) const SEND_WINDOW_BYTES: u64 = 128 * 1024;
+/// Unidirectional streams of a client: control, QPACK encoder and decoder, and some of unknown types.
+const UNIDIRECTIONAL_STREAMS_MAX: u32 = 16;
+/// Handshake data out of order that a client may make this server keep, in bytes.
+const CRYPTO_BYTES_MAX: usize = 16 * 1024;
+/// Time without packets after which a connection ends, if its streams wait for long.
+const SILENCE_MIN: Millis = Millis(30_000);
+/// Tokens sent to a client for its next connections.
+const TOKENS_PER_CONNECTION: u32 = 2;
+const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// A socket for QUIC, as a core receives it.
+#[derive(Clone, Debug)]
+pub(crate) struct QuicSocket {
+    pub(crate) socket: Arc<DatagramSocket>,
+    /// Index of the socket among those of its address.
+    pub(crate) index: u8,
+    /// Number and key of the listener that the socket belongs to.
+    pub(crate) listener: (u64, u64),
+}
+
+/// The endpoint of a socket, as its listener knows it.
+#[derive(Clone)]
+pub(crate) struct OpenEndpoint(pub(super) Rc<EndpointDoor>);
+
+/// Settings of an endpoint, which change while it serves connections.
+pub(super) struct EndpointDoor {
+    pub(super) context: Rc<ServingContext>,
+    pub(super) socket: Arc<DatagramSocket>,
+    /// Number and key of the listener of new connections.
+    pub(super) listener: Cell<(u64, u64)>,
+    pub(super) is_closing: Cell<bool>,
+    pub(super) has_ended: Cell<bool>,
+    /// Wakes the endpoint's task.
+    pub(super) source: Rc<Source>,
+}
+
+impl OpenEndpoint {
+    pub(crate) fn new(context: &Rc<ServingContext>, door: &QuicSocket) -> OpenEndpoint {
+        let core = &context.core;
+        context.http3_listeners.borrow_mut().push(door.listener.1);
+        let source = core.add_source();
+        source.clear(READ | WRITE);
+        OpenEndpoint(Rc::new(EndpointDoor {
+            context: context.clone(),
+            socket: door.socket.clone(),
+            listener: Cell::new(door.listener),
+            is_closing: Cell::new(false),
+            has_ended: Cell::new(false),
+            source,
+        }))
+    }
+
+    /// Whether the endpoint serves the socket, and has not ended.
+    pub(crate) fn serves(&self, socket: &Arc<DatagramSocket>) -> bool {
+        Arc::ptr_eq(&self.0.socket, socket)
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.0.has_ended.get()
+    }
+
+    /// Changes the listener of new connections, and accepts them again.
+    pub(crate) fn reopen(&self, listener: (u64, u64)) {
+        self.0.announce(false);
+        self.0.listener.set(listener);
+        self.0.announce(true);
+        self.0.is_closing.set(false);
+    }
+
+    /// Stops accepting new connections, if they belong to this listener.
+    pub(crate) fn close(&self, listener: u64) {
+        if self.0.listener.get().0 == listener {
+            self.0.announce(false);
+            self.0.is_closing.set(true);
+            self.wake();
+        }
+    }
+
+    /// Lets the endpoint's task check whether it has ended.
+    pub(crate) fn wake(&self) {
+        self.0.context.core.set_ready(&self.0.source, READ);
+    }
+}
+
+impl EndpointDoor {
+    /// Lets responses of the listener name HTTP/3, or no longer.
+    fn announce(&self, serves: bool) {
+        let key = self.listener.get().1;
+        let mut keys = self.context.http3_listeners.borrow_mut();
+        match serves {
+            true => keys.push(key),
+            false => {
+                let at = keys.iter().position(|other| *other == key);
+                at.into_iter().for_each(|at| _ = keys.swap_remove(at));
+            }
+        }
+    }
+}
+
+impl Drop for EndpointDoor {
+    fn drop(&mut self) {
+        self.context.core.deregister(&self.source);
+    }
+}
+
+/// The endpoint of one socket.
+pub(super) struct QuicEndpoint {
+    pub(super) core: Core,
+    pub(super) socket: Arc<DatagramSocket>,
+    pub(super) source: Rc<Source>,
+    pub(super) quic: RefCell<Endpoint>,
+    pub(super) base: Arc<QuicServerConfig>,
+    /// Settings of new connections without their transport and TLS.
+    pub(super) server: Arc<ServerConfig>,
+    pub(super) acceptor: TlsAcceptor,
+    pub(super) door: OpenEndpoint,
+    pub(super) links: RefCell<Vec<Option<Rc<ConnectionInbox>>>>,
+    pub(super) timers: ConnectionTimers,
+    /// Connections that wait for room in the socket.
+    pub(super) blocked: RefCell<Vec<Rc<ConnectionInbox>>>,
+    pub(super) handshakes: Cell<usize>,
+    /// Number of this process among those that have passed the socket on.
+    pub(super) generation: u8,
+    pub(super) identifiers: IdentifierGenerator,
+    /// Readable when a successor has sent something.
+    pub(super) channel: Rc<Source>,
+    /// Whether a successor receives the packets of the socket.
+    pub(super) is_succeeded: Cell<bool>,
+    /// Whether the process that has passed the socket on may still serve connections.
+    pub(super) has_predecessor: Cell<bool>,
+    pub(super) buffer: Cell<Vec<u8>>,
+    /// The same time for the connections and on the core's clock, in microseconds.
+    pub(super) epoch: (Instant, u64),
+}
+
+impl QuicEndpoint {
+    /// Creates the endpoint; `None` if the TLS library lacks the keys of QUIC.
+    pub(super) fn new(
+        context: &Rc<ServingContext>,
+        door: &QuicSocket,
+        open: OpenEndpoint,
+    ) -> io::Result<Option<Rc<QuicEndpoint>>> {
+        let Some(acceptor) = context.tls.clone() else { return Ok(None) };
+        let Some(Ok(base)) = TlsAcceptor::quic_base().map(QuicServerConfig::try_from) else {
+            return Ok(None);
+        };
+        let base = Arc::new(base);
+        let core = context.core.clone();
+        let source = core.register(door.socket.fd())?;
+        let channel = core.register(door.socket.successor())?;
+        let before = door.socket.predecessor().and_then(succession::read_announcement);
+        let generation = before.as_ref().map_or(0, |(generation, _)| generation.wrapping_add(1));
+        let secret = acceptor.endpoint_secret(before.map(|(_, secret)| secret));
+        succession::announce(&door.socket, generation, &secret);
+        let has_predecessor = door.socket.predecessor().is_some_and(succession::take_over);
+        let keys = EndpointKeys::new(&secret);
+        let mut config = EndpointConfig::new(keys.reset.clone());
+        let identifiers = IdentifierGenerator { core: door.index, generation, key: keys.identifiers.clone() };
+        config.supported_versions(vec![QUIC_VERSION]);
+        let own = identifiers.clone();
+        config.cid_generator(move || Box::new(own.clone()));
+        let mut server = ServerConfig::new(base.clone(), keys.tokens);
+        let mut tokens = ValidationTokenConfig::default();
+        tokens.log(Arc::new(UsedTokens::default())).sent(TOKENS_PER_CONNECTION).lifetime(TOKEN_LIFETIME);
+        server.validation_token_config(tokens);
+        server.max_incoming(HANDSHAKES_MAX);
+        server.incoming_buffer_size(INCOMING_BYTES_MAX).incoming_buffer_size_total(INCOMING_BYTES_TOTAL_MAX);
+        let discovers_mtu = !door.socket.may_fragment();
+        let server = Arc::new(server);
+        let quic = Endpoint::new(Arc::new(config), Some(server.clone()), discovers_mtu, None);
+        Ok(Some(Rc::new(QuicEndpoint {
+            timers: ConnectionTimers::new(&core, source.clone()),
+            epoch: (Instant::now(), core.now_us()),
+            core,
+            socket: door.socket.clone(),
+            source,
+            quic: RefCell::new(quic),
+            base,
+            server,
+            acceptor,
+            door: open,
+            links: RefCell::default(),
+            blocked: RefCell::default(),
+            handshakes: Cell::new(0),
+            generation,
+            identifiers,
+            channel,
+            is_succeeded: Cell::new(false),
+            has_predecessor: Cell::new(has_predecessor),
+            buffer: Cell::default(),
+        })))
+    }
+
+    // ---- used by connections ----
+
+    pub(super) fn core(&self) -> &Core {
+        &self.core
+    }
+
+    pub(super) fn socket(&self) -> &DatagramSocket {
+        &self.socket
+    }
+
+    pub(super) fn timers(&self) -> &ConnectionTimers {
+        &self.timers
+    }
+
+    pub(super) fn segments_max(&self) -> usize {
+        self.socket.segments_max().min(SEGMENTS_MAX)
+    }
+
+    pub(super) fn turn_bytes_max(&self) -> usize {
+        TURN_BYTES_MAX
+    }
+
+    /// Returns the time of this turn.
+    pub(super) fn now(&self) -> Instant {
+        self.epoch.0 + Duration::from_micros(self.core.now_us().saturating_sub(self.epoch.1))
+    }
+
+    /// Returns the time on the core's clock, rounded up to the next millisecond.
+    pub(super) fn moment(&self, at: Instant) -> Moment {
+        let left = at.saturating_duration_since(self.now());
+        self.core.now() + Millis(u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX / 4))
+    }
+
+    /// Lends the buffer for packets to be sent.
+    pub(super) fn take_buffer(&self) -> Vec<u8> {
+        self.buffer.take()
+    }
+
+    pub(super) fn return_buffer(&self, buffer: Vec<u8>) {
+        self.buffer.set(buffer);
+    }
+
+    /// Wakes a connection's task when the socket has room.
+    pub(super) fn wait_for_room(&self, link: &Rc<ConnectionInbox>) {
+        self.source.clear(WRITE);
+        self.blocked.borrow_mut().push(link.clone());
+    }
+
+    /// Wakes a connection's task.
+    pub(super) fn wake(&self, link: &ConnectionInbox) {
+        self.core.set_ready(&link.source, READ);
+    }
+
+    pub(super) fn handle_event(
+        &self,
+        handle: ConnectionHandle,
+        event: EndpointEvent,
+    ) -> Option<ConnectionEvent> {
+        self.quic.borrow_mut().handle_event(handle, event)
+    }
+
+    pub(super) fn remove(&self, handle: ConnectionHandle, link: &Rc<ConnectionInbox>) {
+        if let Some(slot) = self.links.borrow_mut().get_mut(handle.0)
+            && slot.take_if(|other| Rc::ptr_eq(other, link)).is_some()
+        {
+            self.timers.remove(handle.0, &link.timer);
+        }
+        self.door.wake();
+    }
+
+    /// Begins a connection, whose events go to `inbox`.
+    pub(super) fn accept(
+        &self,
+        inbox: &Rc<ConnectionInbox>,
+        incoming: Incoming,
+        config: Arc<ServerConfig>,
+    ) -> Result<(ConnectionHandle, Connection), ConnectionError> {
+        let mut out = self.take_buffer();
+        out.clear();
+        let accepted = self.quic.borrow_mut().accept(incoming, self.now(), &mut out, Some(config));
+        let accepted = match accepted {
+            Ok((handle, quic)) => {
+                let mut links = self.links.borrow_mut();
+                if links.len() <= handle.0 {
+                    links.resize(handle.0 + 1, None);
+                }
+                links[handle.0] = Some(inbox.clone());
+                Ok((handle, quic))
+            }
+            Err(error) => {
+                if let Some(transmit) = error.response {
+                    // A packet for which there is no room counts as lost.
+                    let _ = self.socket.send(&transmit, &out[..transmit.size]);
+                }
+                Err(error.cause)
+            }
+        };
+        self.return_buffer(out);
+        accepted
+    }
+
+    /// Settings of a connection that begins.
+    pub(super) fn connection_config(
+        &self,
+        context: &ServingContext,
+        incoming: &Incoming,
+        outcome: &Arc<HandshakeOutcome>,
+    ) -> Arc<ServerConfig> {
+        let limits = context.limits.get();
+        let mut transport = TransportConfig::default();
+        let streams_max = u32::try_from(limits.streams_max).unwrap_or(u32::MAX);
+        transport
+            .max_concurrent_bidi_streams(VarInt::from_u32(streams_max))
+            .max_concurrent_uni_streams(VarInt::from_u32(UNIDIRECTIONAL_STREAMS_MAX))
+            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+            .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
+            .send_window(SEND_WINDOW_BYTES)
+            .send_fairness(false)
+            .crypto_buffer_size(CRYPTO_BYTES_MAX)
+            .datagram_receive_buffer_size(None)
+            .mtu_discovery_config(Some(MtuDiscoveryConfig::default()));
+        let silence = context.timeouts.get().idle.max(SILENCE_MIN);
+        if let Ok(silence) = Duration::from_millis(silence.0).try_into() {
+            transport.max_idle_timeout(Some(silence));
+        }
+        let crypto = HandshakeConfig {
+            acceptor: self.acceptor.clone(),
+            base: self.base.clone(),
+            client: incoming.remote_address().ip(),
+            listener_key: self.door.0.listener.get().1,
+            local: incoming.local_ip(),
+            outcome: outcome.clone(),
+        };
+        let mut config = (*self.server).clone();
+        config.transport = Arc::new(transport);
+        config.crypto = Arc::new(crypto);
+        Arc::new(config)
+    }
+
+    /// Address of this server for a connection, with the local address of its first packet.
+    pub(super) fn local_address(&self, local: Option<IpAddr>) -> SocketAddr {
+        let bound = self.socket.address();
+        SocketAddr::new(local.unwrap_or_else(|| bound.ip()), bound.port())
+    }
+
+    /// Wakes the connections whose timers are due, and those that wait for room in the socket.
+    pub(super) fn wake_connections(&self) {
+        while let Some(number) = self.timers.take_due() {
+            let link = self.links.borrow().get(number).cloned().flatten();
+            if let Some(link) = link {
+                link.timer.set(Moment::NEVER);
+                self.wake(&link);
+            }
+        }
+        self.timers.arm();
+        for link in self.blocked.take() {
+            self.wake(&link);
+        }
+    }
+
+    /// Whether no new connections are accepted.
+    pub(super) fn is_closing(&self, context: &ServingContext) -> bool {
+        context.is_draining.get() || self.door.0.is_closing.get()
+    }
+
+    /// Returns the number of connections and handshakes.
+    pub(super) fn connections(&self) -> usize {
+        self.handshakes.get() + self.quic.borrow().open_connections()
+    }
+}
+
+/// A handshake that has been admitted, counted until it ends.
+pub(super) struct PendingHandshake {
+    pub(super) endpoint: Rc<QuicEndpoint>,
+    pub(super) inbox: Rc<ConnectionInbox>,
+}
+
+impl Drop for PendingHandshake {
+    fn drop(&mut self) {
+        self.endpoint.handshakes.set(self.endpoint.handshakes.get() - 1);
+        self.endpoint.door.wake();
+    }
+}

@@ -1,0 +1,463 @@
+//! HTTP/3 for multiplexed connections: implements [`MuxProtocol`] with `http3` on the streams of QUIC.
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{Fields, Status};
+use http3::{Connection as Http3, Http3Code, MessageStream, OwnStream, UnidirectionalStream};
+use quinn_proto::{Connection, Dir, Side, StreamId, VarInt, WriteError};
+
+use crate::mux::{ContentFrames, MuxProtocol, ResetReason, StreamPriority};
+use crate::options;
+
+use super::endpoint::{RECEIVE_WINDOW_BYTES, SEND_WINDOW_BYTES};
+
+/// Bytes of small frames of a stream that are collected before QUIC gets them.
+const COLLECTED_BYTES_MAX: usize = 8 * 1024;
+/// Maximum number of bytes framed for a stream at once.
+const PIECE_BYTES_MAX: usize = 64 * 1024;
+/// Room for the header of a DATA frame.
+const DATA_HEADER_BYTES: usize = 9;
+/// Unread bytes of a request from which no more of it is taken from QUIC.
+pub(super) const UNREAD_BYTES_MAX: usize = 64 * 1024;
+/// Memory of a QUIC connection without streams and data: keys, congestion control, sent packets, and TLS
+/// (measured).
+const CONNECTION_BYTES: usize = 12 * 1024;
+/// Bytes of a packet that are not content of streams: headers, tag, acknowledgements.
+const PACKET_OVERHEAD_BYTES: u64 = 60;
+/// Memory of a stream in QUIC and here.
+const STREAM_BYTES: usize = 1024;
+
+/// A request stream.
+pub(super) struct RequestStream {
+    pub(super) message: MessageStream,
+    /// Received data that was not parsed, and whether the client has ended the stream after it.
+    pub(super) received: VecDeque<Bytes>,
+    pub(super) has_fin: bool,
+    /// Whether the request has begun, and whether it is complete.
+    pub(super) has_begun: bool,
+    pub(super) is_complete: bool,
+    /// Bytes of content that the handler has not read.
+    pub(super) unread_bytes: usize,
+    /// Whether unread content keeps the rest of the request in QUIC.
+    pub(super) is_paused: bool,
+    /// Whether the receiving side is closed, because the client has ended or reset it.
+    pub(super) is_closed: bool,
+    /// Small frames that were collected.
+    collected: Vec<u8>,
+    /// Frames that QUIC has not accepted.
+    unsent: VecDeque<Bytes>,
+    /// Whether the response ends after these, and whether QUIC knows that.
+    ends: bool,
+    has_ended: bool,
+    /// Whether the request's task has ended, so that the stream is forgotten once its response is sent.
+    is_released: bool,
+}
+
+impl RequestStream {
+    pub(super) fn new(id: u64) -> RequestStream {
+        RequestStream {
+            message: MessageStream::new(id),
+            received: VecDeque::new(),
+            has_fin: false,
+            has_begun: false,
+            is_complete: false,
+            unread_bytes: 0,
+            is_paused: false,
+            is_closed: false,
+            collected: Vec::new(),
+            unsent: VecDeque::new(),
+            ends: false,
+            has_ended: false,
+            is_released: false,
+        }
+    }
+
+    fn held_bytes(&self) -> usize {
+        let chunks = self.received.iter().chain(&self.unsent).map(Bytes::len).sum::<usize>();
+        STREAM_BYTES + self.message.held_bytes() + self.collected.capacity() + chunks
+    }
+}
+
+/// The server side of an HTTP/3 connection.
+pub(super) struct H3Server {
+    pub(super) quic: Connection,
+    pub(super) http: Http3,
+    pub(super) requests: HashMap<u32, RequestStream>,
+    pub(super) unidirectional: HashMap<StreamId, UnidirectionalStream>,
+    /// Streams that may have data.
+    pub(super) readable: VecDeque<StreamId>,
+    /// Changes of priority that were received and not passed on.
+    pub(super) priorities: VecDeque<(u32, StreamPriority)>,
+    own: [Option<StreamId>; OwnStream::ALL.len()],
+    /// Requests with collected frames.
+    collecting: Vec<u32>,
+    /// Bytes framed in this turn, and in all.
+    turn_bytes: usize,
+    framed_bytes: u64,
+    /// Bytes of responses that the client has not acknowledged as a whole, by stream.
+    unacknowledged: HashMap<StreamId, u64>,
+    send_window: u64,
+    receive_window: u32,
+    /// Bytes taken from QUIC, and the difference to those received when nothing could be unread.
+    pub(super) taken_bytes: u64,
+    untaken_before: Cell<u64>,
+    pub(super) is_peer_leaving: bool,
+    pub(super) now: Instant,
+}
+
+impl H3Server {
+    pub(super) fn new(quic: Connection, limits: &options::Limits, now: Instant) -> H3Server {
+        let options =
+            http3::Options { head: limits.head, connect_protocol: true, ..http3::Options::default() };
+        H3Server {
+            quic,
+            http: Http3::server(options),
+            requests: HashMap::new(),
+            unidirectional: HashMap::new(),
+            readable: VecDeque::new(),
+            priorities: VecDeque::new(),
+            own: [None; OwnStream::ALL.len()],
+            collecting: Vec::new(),
+            turn_bytes: 0,
+            framed_bytes: 0,
+            unacknowledged: HashMap::new(),
+            send_window: SEND_WINDOW_BYTES,
+            receive_window: RECEIVE_WINDOW_BYTES,
+            taken_bytes: 0,
+            untaken_before: Cell::new(0),
+            is_peer_leaving: false,
+            now,
+        }
+    }
+
+    // ---- sending ----
+
+    /// Passes collected frames and those of this side's own streams to QUIC. Returns the number of bytes
+    /// framed since the last call.
+    pub(super) fn flush(&mut self) -> usize {
+        for stream in OwnStream::ALL {
+            self.flush_own(stream);
+        }
+        while let Some(id) = self.collecting.pop() {
+            self.flush_request(id);
+        }
+        std::mem::take(&mut self.turn_bytes)
+    }
+
+    fn flush_own(&mut self, stream: OwnStream) {
+        let out = self.http.output(stream);
+        if out.is_empty() {
+            return;
+        }
+        let place = &mut self.own[stream as usize];
+        if place.is_none() {
+            *place = self.quic.streams().open(Dir::Uni);
+            if let Some(id) = *place {
+                // Control frames go before responses.
+                let _ = self.quic.send_stream(id).set_priority(i32::MAX);
+            }
+        }
+        // The client permits no stream yet, or no more data.
+        let Some(id) = *place else { return };
+        if let Ok(written) = self.quic.send_stream(id).write(out) {
+            out.drain(..written);
+        }
+    }
+
+    /// Number of bytes of this side's own streams that wait, which a client that reads them keeps small.
+    pub(super) fn own_unsent_bytes(&mut self) -> usize {
+        OwnStream::ALL.into_iter().map(|stream| self.http.output(stream).len()).sum()
+    }
+
+    /// Passes the frames of a stream to QUIC.
+    pub(super) fn flush_request(&mut self, id: u32) {
+        let Some(stream) = self.requests.get_mut(&id) else { return };
+        if !stream.collected.is_empty() {
+            stream.unsent.push_back(Bytes::from(std::mem::take(&mut stream.collected)));
+        }
+        let quic_id = stream_id(id);
+        let mut sending = self.quic.send_stream(quic_id);
+        let mut written = 0;
+        while !stream.unsent.is_empty() {
+            match sending.write_chunks(stream.unsent.make_contiguous()) {
+                Ok(part) => {
+                    stream.unsent.drain(..part.chunks);
+                    written += part.bytes as u64;
+                }
+                Err(WriteError::Blocked) => break,
+                Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
+                    stream.unsent.clear();
+                    break;
+                }
+            }
+        }
+        if written > 0 {
+            *self.unacknowledged.entry(quic_id).or_default() += written;
+        }
+        if stream.ends && stream.unsent.is_empty() && !std::mem::replace(&mut stream.has_ended, true) {
+            // Fails if the client has stopped the stream.
+            let _ = sending.finish();
+        }
+        if stream.is_released && stream.has_ended {
+            self.close_stream(id, Http3Code::NO_ERROR);
+        }
+    }
+
+    /// Whether QUIC has not accepted all frames of the stream.
+    pub(super) fn is_blocked(&self, id: u32) -> bool {
+        self.requests.get(&id).is_some_and(|stream| !stream.unsent.is_empty())
+    }
+
+    /// Whether the client has not received all that was framed.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unacknowledged.is_empty() || self.requests.values().any(|stream| !stream.unsent.is_empty())
+    }
+
+    /// Notes that the client has acknowledged the whole response of a stream.
+    pub(super) fn acknowledge(&mut self, id: StreamId) {
+        self.unacknowledged.remove(&id);
+    }
+
+    /// Returns the total of framed bytes, and a lower bound of those that the client has acknowledged.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        (self.framed_bytes, self.framed_bytes.saturating_sub(self.unacknowledged_bytes()))
+    }
+
+    /// Maximum number of bytes that QUIC keeps until they are acknowledged.
+    fn unacknowledged_bytes(&self) -> u64 {
+        self.unacknowledged.values().sum::<u64>().min(self.send_window)
+    }
+
+    /// Maximum number of received bytes that were not taken from QUIC: of requests that are not read, or out of
+    /// order. What packets have around them is estimated.
+    fn untaken_bytes(&self) -> usize {
+        let received = self.quic.stats().udp_rx;
+        let content = received.bytes.saturating_sub(received.datagrams * PACKET_OVERHEAD_BYTES);
+        let untaken = content.saturating_sub(self.taken_bytes);
+        if self.requests.values().all(|stream| stream.is_closed) {
+            self.untaken_before.set(untaken);
+        }
+        let untaken = untaken.saturating_sub(self.untaken_before.get());
+        usize::try_from(untaken.min(u64::from(RECEIVE_WINDOW_BYTES))).unwrap_or(usize::MAX)
+    }
+
+    /// Lets QUIC keep two congestion windows of data: enough to use the path, and so little that urgent
+    /// responses overtake others.
+    pub(super) fn update_send_window(&mut self) {
+        let wanted = (self.quic.congestion_state().window() * 2).max(SEND_WINDOW_BYTES);
+        if wanted != self.send_window {
+            self.send_window = wanted;
+            self.quic.set_send_window(wanted);
+        }
+    }
+
+    /// Forgets a stream whose task has ended, once its response is sent if that is whole.
+    fn release(&mut self, id: u32, code: Http3Code) {
+        self.flush_request(id);
+        let Some(stream) = self.requests.get_mut(&id) else { return };
+        if !stream.ends || stream.unsent.is_empty() {
+            return self.close_stream(id, code);
+        }
+        stream.is_released = true;
+        if !std::mem::replace(&mut stream.is_closed, true) {
+            // Fails if the client has reset it.
+            let _ = self.quic.recv_stream(stream_id(id)).stop(var_int(code));
+        }
+    }
+
+    /// Closes the stream in both directions, as far as it is open.
+    pub(super) fn close_stream(&mut self, id: u32, code: Http3Code) {
+        let Some(mut stream) = self.requests.remove(&id) else { return };
+        let quic_id = stream_id(id);
+        let code = var_int(code);
+        if !stream.has_ended {
+            // Closed already if the client has stopped it.
+            let _ = self.quic.send_stream(quic_id).reset(code);
+            self.unacknowledged.remove(&quic_id);
+        }
+        if !stream.is_closed {
+            let _ = self.quic.recv_stream(quic_id).stop(code);
+        }
+        if !stream.is_complete
+            && let Err(error) = self.http.abandon(&mut stream.message)
+        {
+            self.close(error);
+        }
+    }
+
+    /// Closes the connection because of an error.
+    pub(super) fn close(&mut self, error: http3::Http3Error) {
+        self.quic.close(self.now, var_int(error.code), Bytes::from_static(error.reason.as_bytes()));
+    }
+
+    /// Appends to the collected frames of a stream.
+    fn collect(&mut self, id: u32, write: impl FnOnce(&mut Http3, u64, &mut Vec<u8>)) {
+        let Some(stream) = self.requests.get_mut(&id) else { return };
+        let before = stream.collected.len();
+        if before == 0 {
+            self.collecting.push(id);
+        }
+        write(&mut self.http, stream.message.id(), &mut stream.collected);
+        let added = stream.collected.len() - before;
+        self.turn_bytes += added;
+        self.framed_bytes += added as u64;
+        if stream.collected.len() >= COLLECTED_BYTES_MAX {
+            self.flush_request(id);
+        }
+    }
+
+    fn end(&mut self, id: u32) {
+        if let Some(stream) = self.requests.get_mut(&id) {
+            stream.ends = true;
+            if stream.collected.is_empty() {
+                self.flush_request(id);
+            }
+        }
+    }
+}
+
+/// Returns the QUIC stream of a request.
+pub(super) fn stream_id(id: u32) -> StreamId {
+    StreamId::new(Side::Client, Dir::Bi, u64::from(id))
+}
+
+pub(super) fn var_int(code: Http3Code) -> VarInt {
+    VarInt::from_u64(code.0).unwrap_or(VarInt::MAX)
+}
+
+impl ContentFrames for H3Server {
+    fn capacity(&self, id: u32) -> usize {
+        match self.requests.get(&id) {
+            Some(stream) if stream.unsent.is_empty() => PIECE_BYTES_MAX,
+            _ => 0,
+        }
+    }
+
+    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
+        if !bytes.is_empty() {
+            self.collect(id, |_, _, out| {
+                Http3::write_data_header(bytes.len(), out);
+                out.extend_from_slice(bytes);
+            });
+        }
+        if ends {
+            self.end(id);
+        }
+    }
+
+    fn data_in_place(
+        &mut self,
+        id: u32,
+        len: usize,
+        ends: bool,
+        read: &mut dyn FnMut(&mut [&mut [u8]]) -> usize,
+    ) -> usize {
+        let mut content = vec![0; DATA_HEADER_BYTES + len.min(PIECE_BYTES_MAX)];
+        let taken = read(&mut [&mut content[DATA_HEADER_BYTES..]]);
+        if taken > 0
+            && let Some(stream) = self.requests.get_mut(&id)
+        {
+            content.truncate(DATA_HEADER_BYTES + taken);
+            let mut header = Vec::with_capacity(DATA_HEADER_BYTES);
+            Http3::write_data_header(taken, &mut header);
+            let at = DATA_HEADER_BYTES - header.len();
+            content[at..DATA_HEADER_BYTES].copy_from_slice(&header);
+            if !stream.collected.is_empty() {
+                stream.unsent.push_back(Bytes::from(std::mem::take(&mut stream.collected)));
+            }
+            stream.unsent.push_back(Bytes::from(content).slice(at..));
+            self.turn_bytes += taken;
+            self.framed_bytes += (header.len() + taken) as u64;
+            stream.ends |= ends && taken == len;
+            self.flush_request(id);
+        }
+        taken
+    }
+
+    fn trailers(&mut self, id: u32, trailers: &Fields) {
+        self.collect(id, |http, stream, out| {
+            http.write_section(stream, out, |section| section.lines(trailers.as_bytes()));
+        });
+        self.end(id);
+    }
+}
+
+impl MuxProtocol for H3Server {
+    fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool) {
+        self.collect(id, |http, stream, out| {
+            http.write_section(stream, out, |section| {
+                section.status(status);
+                section.lines(lines);
+            });
+        });
+        if ends {
+            self.end(id);
+        }
+    }
+
+    fn grant(&mut self, id: u32, bytes: usize) {
+        let Some(stream) = self.requests.get_mut(&id) else { return };
+        stream.unread_bytes = stream.unread_bytes.saturating_sub(bytes);
+        if stream.is_paused && stream.unread_bytes < UNREAD_BYTES_MAX / 2 {
+            stream.is_paused = false;
+            self.readable.push_back(stream_id(id));
+        }
+    }
+
+    fn reset(&mut self, id: u32, reason: ResetReason) {
+        let code = match reason {
+            ResetReason::Refused => Http3Code::REQUEST_REJECTED,
+            ResetReason::Answered => Http3Code::NO_ERROR,
+            ResetReason::Failed => Http3Code::INTERNAL_ERROR,
+            // RFC 9220 section 3: the equivalent of a TCP reset.
+            ResetReason::Tunnel => Http3Code::REQUEST_CANCELLED,
+        };
+        self.release(id, code);
+    }
+
+    fn close(&mut self, id: u32) {
+        let is_whole = self.requests.get(&id).is_some_and(|stream| stream.ends);
+        self.release(id, if is_whole { Http3Code::NO_ERROR } else { Http3Code::REQUEST_CANCELLED });
+    }
+
+    fn go_away(&mut self, is_now: bool) {
+        self.http.go_away(is_now);
+    }
+
+    fn is_peer_leaving(&self) -> bool {
+        self.is_peer_leaving
+    }
+
+    fn limit_growth(&mut self, bytes_max: usize) {
+        let window = u32::try_from(bytes_max).unwrap_or(u32::MAX);
+        let window = window.clamp(UNREAD_BYTES_MAX as u32, RECEIVE_WINDOW_BYTES);
+        if std::mem::replace(&mut self.receive_window, window) != window {
+            self.quic.set_receive_window(VarInt::from_u32(window));
+        }
+    }
+
+    fn shrink(&mut self) {
+        self.http.shrink();
+        self.requests.shrink_to_fit();
+        self.unacknowledged.shrink_to_fit();
+        self.readable.shrink_to_fit();
+        self.collecting.shrink_to_fit();
+    }
+
+    fn unsent_bytes(&mut self) -> usize {
+        self.turn_bytes
+    }
+
+    fn shared_out(&mut self) -> Option<&mut Vec<u8>> {
+        None
+    }
+
+    fn held_bytes(&self) -> usize {
+        let requests: usize = self.requests.values().map(RequestStream::held_bytes).sum();
+        let unacknowledged = usize::try_from(self.unacknowledged_bytes()).unwrap_or(usize::MAX);
+        CONNECTION_BYTES + self.http.held_bytes() + requests + unacknowledged + self.untaken_bytes()
+    }
+}

@@ -1,0 +1,41 @@
+//! A connection as its endpoint knows it: the events that wait for its task, and its timer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use quinn_proto::{ConnectionEvent, Transmit};
+use times::Moment;
+
+use crate::core::Core;
+use crate::source::Source;
+
+/// State shared by the endpoint and the connection's task.
+pub(super) struct ConnectionInbox {
+    core: Core,
+    /// Readable when there are events, a timer is due, or the socket has room again.
+    pub(super) source: Rc<Source>,
+    pub(super) events: RefCell<VecDeque<ConnectionEvent>>,
+    /// Time of the entry in the endpoint's timers.
+    pub(super) timer: Cell<Moment>,
+    /// Packets for which the socket had no room.
+    pub(super) unsent: RefCell<Option<(Transmit, Vec<u8>)>>,
+}
+
+impl ConnectionInbox {
+    pub(super) fn new(core: &Core) -> ConnectionInbox {
+        ConnectionInbox {
+            core: core.clone(),
+            source: core.add_source(),
+            events: RefCell::default(),
+            timer: Cell::new(Moment::NEVER),
+            unsent: RefCell::default(),
+        }
+    }
+}
+
+impl Drop for ConnectionInbox {
+    fn drop(&mut self) {
+        self.core.deregister(&self.source);
+    }
+}

@@ -1,0 +1,130 @@
+//! A connection's side of its endpoint: receiving and sending packets.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use quinn_proto::{Connection, ConnectionError, ConnectionHandle, Incoming, ServerConfig};
+
+use super::endpoint::QuicEndpoint;
+use super::inbox::ConnectionInbox;
+use crate::source::{READ, Source};
+
+/// A connection's side of its endpoint. Dropping it forgets the connection there.
+pub(super) struct QuicLink {
+    endpoint: Rc<QuicEndpoint>,
+    pub(super) handle: ConnectionHandle,
+    inbox: Rc<ConnectionInbox>,
+    is_forgotten: Cell<bool>,
+}
+
+impl QuicLink {
+    /// Begins a connection.
+    ///
+    /// # Errors
+    /// The first packet is not valid; the client was told.
+    pub(super) fn accept(
+        endpoint: &Rc<QuicEndpoint>,
+        inbox: Rc<ConnectionInbox>,
+        incoming: Incoming,
+        config: Arc<ServerConfig>,
+    ) -> Result<(QuicLink, Connection), ConnectionError> {
+        let (handle, quic) = endpoint.accept(&inbox, incoming, config)?;
+        let is_forgotten = Cell::new(false);
+        Ok((QuicLink { endpoint: endpoint.clone(), handle, inbox, is_forgotten }, quic))
+    }
+
+    pub(super) fn source(&self) -> &Source {
+        &self.inbox.source
+    }
+
+    pub(super) fn endpoint(&self) -> &QuicEndpoint {
+        &self.endpoint
+    }
+
+    /// Passes the waiting events and due timers to the connection.
+    pub(super) fn receive(&self, quic: &mut Connection) {
+        self.inbox.source.clear(READ);
+        loop {
+            let Some(event) = self.inbox.events.borrow_mut().pop_front() else { break };
+            quic.handle_event(event);
+        }
+        let now = self.endpoint.now();
+        if quic.poll_timeout().is_some_and(|at| at <= now) {
+            quic.handle_timeout(now);
+        }
+    }
+
+    /// Whether datagrams of the connection wait for room in the socket.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.inbox.unsent.borrow().is_some()
+    }
+
+    /// Sends what the connection permits; then updates the endpoint and the timer. Returns the number of
+    /// bytes sent.
+    pub(super) fn send(&self, quic: &mut Connection) -> usize {
+        while let Some(event) = quic.poll_endpoint_events() {
+            let is_drained = event.is_drained();
+            if let Some(answer) = self.endpoint.handle_event(self.handle, event) {
+                quic.handle_event(answer);
+            }
+            if is_drained {
+                self.is_forgotten.set(true);
+                self.endpoint.remove(self.handle, &self.inbox);
+            }
+        }
+        let sent = self.send_packets(quic);
+        if let Some(at) = quic.poll_timeout() {
+            let at = self.endpoint.moment(at);
+            self.endpoint.timers().schedule(self.handle.0, &self.inbox.timer, at);
+        }
+        sent
+    }
+
+    fn send_packets(&self, quic: &mut Connection) -> usize {
+        let endpoint = &self.endpoint;
+        if let Some((transmit, bytes)) = &*self.inbox.unsent.borrow()
+            && !endpoint.socket().send(transmit, bytes)
+        {
+            endpoint.wait_for_room(&self.inbox);
+            return 0;
+        }
+        *self.inbox.unsent.borrow_mut() = None;
+        let now = endpoint.now();
+        let segments_max = endpoint.segments_max();
+        let mut sent = 0;
+        let mut buffer = endpoint.take_buffer();
+        loop {
+            buffer.clear();
+            let Some(transmit) = quic.poll_transmit(now, segments_max, &mut buffer) else { break };
+            if !endpoint.socket().send(&transmit, &buffer[..transmit.size]) {
+                *self.inbox.unsent.borrow_mut() = Some((transmit, std::mem::take(&mut buffer)));
+                endpoint.wait_for_room(&self.inbox);
+                break;
+            }
+            sent += transmit.size;
+            if sent >= endpoint.turn_bytes_max() {
+                // The rest is sent in the next turn.
+                endpoint.wake(&self.inbox);
+                break;
+            }
+        }
+        endpoint.return_buffer(buffer);
+        sent
+    }
+
+    /// Whether the connection has ended and its endpoint has forgotten it.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.is_forgotten.get()
+    }
+}
+
+impl Drop for QuicLink {
+    fn drop(&mut self) {
+        if !self.is_forgotten.get() {
+            // The answer is for the connection, which ends.
+            let _ = self.endpoint.handle_event(self.handle, quinn_proto::EndpointEvent::drained());
+            self.endpoint.remove(self.handle, &self.inbox);
+        }
+    }
+}

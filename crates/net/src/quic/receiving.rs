@@ -1,0 +1,332 @@
+//! Receiving of an HTTP/3 connection: from the events of QUIC and the data of its streams to requests.
+
+use bytes::Bytes;
+use http::{Fields, Head};
+use http3::error::ErrorScope;
+use http3::{ConnectionEvent, Http3Code, Http3Error, MessageEvent, UnidirectionalStream};
+use quinn_proto::{ConnectionError, Dir, Event, ReadError, StreamEvent, StreamId};
+use sections::Priority;
+
+use super::h3_server::{H3Server, RequestStream, UNREAD_BYTES_MAX, stream_id, var_int};
+use crate::fault::Fault;
+use crate::mux::{AbortReason, MuxEvent, StreamPriority, StreamRequest, convert_extended_connect};
+
+/// Maximum number of bytes taken from a stream at once.
+const CHUNK_BYTES_MAX: usize = 64 * 1024;
+
+/// An event for the streams of a connection.
+pub(super) enum Received {
+    Event(MuxEvent<'static>),
+    /// Content of a request, and whether the request ends with it.
+    Data(u32, Bytes, bool),
+}
+
+impl H3Server {
+    /// Returns the next event of what was received.
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub(super) fn next_event(&mut self) -> Result<Option<Received>, Fault> {
+        loop {
+            if let Some((number, priority)) = self.priorities.pop_front() {
+                return Ok(Some(Received::Event(MuxEvent::Priority(number, priority))));
+            }
+            while let Some(&id) = self.readable.front() {
+                let event = match id.dir() {
+                    Dir::Bi => self.read_request(id)?,
+                    Dir::Uni => self.read_unidirectional(id)?,
+                };
+                match event {
+                    Some(event) => return Ok(Some(event)),
+                    None => _ = self.readable.pop_front(),
+                }
+            }
+            if !self.priorities.is_empty() {
+                continue;
+            }
+            let Some(event) = self.quic.poll() else { return Ok(None) };
+            match event {
+                Event::Stream(event) => {
+                    if let Some(event) = self.take_stream_event(event) {
+                        return Ok(Some(event));
+                    }
+                }
+                Event::ConnectionLost { reason } => return Err(fault(&reason)),
+                Event::HandshakeDataReady
+                | Event::Connected
+                | Event::DatagramReceived
+                | Event::DatagramsUnblocked => {}
+            }
+        }
+    }
+
+    fn take_stream_event(&mut self, event: StreamEvent) -> Option<Received> {
+        match event {
+            StreamEvent::Opened { dir } => {
+                while let Some(id) = self.quic.streams().accept(dir) {
+                    match dir {
+                        Dir::Bi => {
+                            // A connection ends long before its streams have other numbers.
+                            let number = u32::try_from(id.index()).ok()?;
+                            self.requests.insert(number, RequestStream::new(u64::from(id)));
+                        }
+                        Dir::Uni => _ = self.unidirectional.insert(id, UnidirectionalStream::default()),
+                    }
+                    self.readable.push_back(id);
+                }
+                None
+            }
+            StreamEvent::Readable { id } => {
+                self.readable.push_back(id);
+                None
+            }
+            StreamEvent::Writable { id } => {
+                let number = u32::try_from(id.index()).ok().filter(|_| id.dir() == Dir::Bi)?;
+                self.flush_request(number);
+                (!self.is_blocked(number)).then_some(Received::Event(MuxEvent::Writable(Some(number))))
+            }
+            StreamEvent::Finished { id } => {
+                self.acknowledge(id);
+                None
+            }
+            StreamEvent::Stopped { id, .. } => {
+                self.acknowledge(id);
+                let number = u32::try_from(id.index()).ok().filter(|_| id.dir() == Dir::Bi)?;
+                let stream = self.requests.get(&number)?;
+                if stream.has_begun {
+                    return Some(Received::Event(MuxEvent::Reset(number, AbortReason::Peer)));
+                }
+                self.close_stream(number, Http3Code::REQUEST_CANCELLED);
+                None
+            }
+            StreamEvent::Available { .. } => None,
+        }
+    }
+
+    /// Reads a request stream as far as its next event. Returns `None` when nothing more is available, or is
+    /// to be taken now.
+    fn read_request(&mut self, id: StreamId) -> Result<Option<Received>, Fault> {
+        let Ok(number) = u32::try_from(id.index()) else { return Ok(None) };
+        loop {
+            let Some(stream) = self.requests.get_mut(&number) else { return Ok(None) };
+            let step = if stream.message.is_blocked() {
+                let ended = stream.has_fin && stream.received.is_empty();
+                match self.http.retry(&mut stream.message, ended) {
+                    Ok(MessageEvent::Blocked) => return Ok(None),
+                    event => event.map(|event| (Bytes::new(), event)),
+                }
+            } else if !stream.received.is_empty() {
+                let fin = stream.has_fin && stream.received.len() == 1;
+                let chunk = &mut stream.received[0];
+                let fed = self.http.feed(&mut stream.message, chunk, fin);
+                fed.map(|(consumed, event)| (chunk.split_to(consumed), event))
+            } else if stream.has_fin {
+                if stream.is_complete {
+                    return Ok(None);
+                }
+                if let Err(error) = self.http.finish(&stream.message) {
+                    return self.fail(number, error).map(Some);
+                }
+                stream.is_complete = true;
+                return Ok(Some(Received::Event(MuxEvent::End(number, Fields::new()))));
+            } else {
+                if stream.unread_bytes >= UNREAD_BYTES_MAX {
+                    stream.is_paused = true;
+                    return Ok(None);
+                }
+                match self.take_chunks(id, number) {
+                    Ok(true) => continue,
+                    Ok(false) => return Ok(None),
+                    Err(event) => return Ok(event),
+                }
+            };
+            let Some(stream) = self.requests.get_mut(&number) else { return Ok(None) };
+            while stream.received.front().is_some_and(Bytes::is_empty) {
+                stream.received.pop_front();
+            }
+            match step {
+                Ok((_, MessageEvent::NeedMore)) => {}
+                Ok((_, MessageEvent::Blocked)) => return Ok(None),
+                Ok((bytes, MessageEvent::Data(span))) => {
+                    let content = bytes.slice(span.start()..span.end());
+                    stream.unread_bytes += content.len();
+                    let ends = stream.has_fin && stream.received.is_empty();
+                    if !ends {
+                        return Ok(Some(Received::Data(number, content, false)));
+                    }
+                    if let Err(error) = self.http.finish(&stream.message) {
+                        return self.fail(number, error).map(Some);
+                    }
+                    stream.is_complete = true;
+                    return Ok(Some(Received::Data(number, content, true)));
+                }
+                Ok((_, MessageEvent::Trailers)) => {
+                    stream.is_complete = true;
+                    let trailers = std::mem::take(&mut self.http.trailers);
+                    return Ok(Some(Received::Event(MuxEvent::End(number, trailers))));
+                }
+                Ok((_, MessageEvent::Head { ended })) => {
+                    stream.has_begun = true;
+                    stream.is_complete = ended;
+                    return Ok(Some(self.request(number, ended, None)));
+                }
+                Ok((_, MessageEvent::Refused(reject))) => {
+                    stream.has_begun = true;
+                    // The rest of such a request is dropped.
+                    return Ok(Some(self.request(number, true, Some(reject))));
+                }
+                Err(error) => return self.fail(number, error).map(Some),
+            }
+        }
+    }
+
+    /// Takes received data from QUIC. Returns false if there is none.
+    ///
+    /// # Errors
+    /// The client has reset the stream, with the event for its request if that has begun.
+    fn take_chunks(&mut self, id: StreamId, number: u32) -> Result<bool, Option<Received>> {
+        let Some(stream) = self.requests.get_mut(&number).filter(|stream| !stream.is_closed) else {
+            return Ok(false);
+        };
+        let mut receiving = self.quic.recv_stream(id);
+        let Ok(mut chunks) = receiving.read(true) else { return Ok(false) };
+        let mut taken = 0;
+        let ended = loop {
+            if taken >= CHUNK_BYTES_MAX {
+                break Ok(());
+            }
+            match chunks.next(CHUNK_BYTES_MAX - taken) {
+                Ok(Some(chunk)) => {
+                    taken += chunk.bytes.len();
+                    stream.received.push_back(chunk.bytes);
+                }
+                Ok(None) => {
+                    stream.has_fin = true;
+                    stream.is_closed = true;
+                    break Ok(());
+                }
+                Err(ReadError::Blocked) => break Ok(()),
+                Err(ReadError::Reset(_)) => break Err(()),
+            }
+        };
+        // Whether QUIC has window updates to send is known when it is asked for packets.
+        let _ = chunks.finalize();
+        self.taken_bytes += taken as u64;
+        if ended.is_ok() {
+            return Ok(taken > 0 || stream.has_fin);
+        }
+        stream.is_closed = true;
+        let has_begun = stream.has_begun && !stream.is_complete;
+        if has_begun {
+            return Err(Some(Received::Event(MuxEvent::Reset(number, AbortReason::Peer))));
+        }
+        if !stream.has_begun {
+            self.close_stream(number, Http3Code::REQUEST_CANCELLED);
+        }
+        Err(None)
+    }
+
+    /// Ends a stream, or the connection, because of an error. Returns the event for the stream's task.
+    fn fail(&mut self, number: u32, error: Http3Error) -> Result<Received, Fault> {
+        if error.scope == ErrorScope::Connection {
+            self.close(error);
+            return Err(Fault::MuxError { code: error.code.text(), reason: error.reason });
+        }
+        self.close_stream(number, error.code);
+        Ok(Received::Event(MuxEvent::Reset(number, AbortReason::Error(error.code.text(), error.reason))))
+    }
+
+    fn request(&mut self, number: u32, ended: bool, rejection: Option<http::Reject>) -> Received {
+        let mut head = Head::default();
+        let mut bytes = Vec::new();
+        let protocol = self.http.protocol.take();
+        self.http.swap_head(&mut head, &mut bytes);
+        let priority = stream_priority(self.http.priority);
+        if let Some(protocol) = protocol.filter(|_| rejection.is_none()) {
+            convert_extended_connect(protocol, &mut head, &mut bytes);
+        }
+        let request = Box::new(StreamRequest { head, bytes, priority, rejection, ended });
+        Received::Event(MuxEvent::Request(number, request))
+    }
+
+    fn read_unidirectional(&mut self, id: StreamId) -> Result<Option<Received>, Fault> {
+        loop {
+            let mut receiving = self.quic.recv_stream(id);
+            let Ok(mut chunks) = receiving.read(true) else { return Ok(None) };
+            let read = chunks.next(CHUNK_BYTES_MAX);
+            // See `take_chunks`.
+            let _ = chunks.finalize();
+            let Some(stream) = self.unidirectional.get_mut(&id) else { return Ok(None) };
+            let (mut bytes, fin) = match read {
+                Ok(Some(chunk)) => {
+                    self.taken_bytes += chunk.bytes.len() as u64;
+                    (chunk.bytes, false)
+                }
+                Ok(None) => (Bytes::new(), true),
+                Err(ReadError::Blocked) => return Ok(None),
+                Err(ReadError::Reset(_)) => {
+                    let reset = self.http.reset_unidirectional(stream);
+                    self.unidirectional.remove(&id);
+                    return match reset {
+                        Ok(()) => Ok(None),
+                        Err(error) => Err(self.close_with(error)),
+                    };
+                }
+            };
+            loop {
+                let fed = self.http.feed_unidirectional(stream, &bytes, fin);
+                let (consumed, event) = match fed {
+                    Ok(fed) => fed,
+                    Err(error) => return Err(self.close_with(error)),
+                };
+                bytes = bytes.slice(consumed..);
+                match event {
+                    None if bytes.is_empty() => break,
+                    None => {}
+                    Some(ConnectionEvent::Settings) => {}
+                    Some(ConnectionEvent::GoAway(_)) => self.is_peer_leaving = true,
+                    Some(ConnectionEvent::Priority(stream, priority)) => {
+                        if let Ok(number) = u32::try_from(stream / 4) {
+                            self.priorities.push_back((number, stream_priority(priority)));
+                        }
+                    }
+                    Some(ConnectionEvent::Unblocked) => {
+                        let blocked = self.requests.iter().filter(|(_, stream)| stream.message.is_blocked());
+                        let blocked: Vec<StreamId> = blocked.map(|(number, _)| stream_id(*number)).collect();
+                        self.readable.extend(blocked);
+                    }
+                    Some(ConnectionEvent::StopReading(code)) => {
+                        // Fails if the client has ended it.
+                        let _ = self.quic.recv_stream(id).stop(var_int(code));
+                        self.unidirectional.remove(&id);
+                        return Ok(None);
+                    }
+                }
+            }
+            if fin {
+                self.unidirectional.remove(&id);
+                return Ok(None);
+            }
+        }
+    }
+
+    fn close_with(&mut self, error: Http3Error) -> Fault {
+        self.close(error);
+        Fault::MuxError { code: error.code.text(), reason: error.reason }
+    }
+}
+
+fn stream_priority(priority: Priority) -> StreamPriority {
+    StreamPriority { urgency: priority.urgency, is_incremental: priority.is_incremental }
+}
+
+/// Returns the fault of a connection that has ended.
+fn fault(reason: &ConnectionError) -> Fault {
+    match reason {
+        ConnectionError::TimedOut => Fault::Timeout,
+        ConnectionError::TransportError(_) => {
+            Fault::MuxError { code: "a QUIC error", reason: "the client violated the protocol" }
+        }
+        _ => Fault::Disconnected,
+    }
+}

@@ -1,0 +1,252 @@
+//! The task of a socket: receives packets, admits connections, and distributes events to them.
+
+use std::io::{self, IoSliceMut};
+use std::rc::Rc;
+
+use bytes::BytesMut;
+use quinn_proto::{DatagramEvent, Incoming};
+use quinn_udp::RecvMeta;
+
+use super::connection;
+use super::endpoint::{HANDSHAKES_MAX, OpenEndpoint, PendingHandshake, QuicEndpoint, QuicSocket};
+use super::inbox::ConnectionInbox;
+use super::succession::{self, MESSAGE_BYTES_MAX, PacketMeta, SuccessorMessage};
+use crate::address::Peer;
+use crate::core::Core;
+use crate::datagram_socket::DatagramSocket;
+use crate::memory::Pressure;
+use crate::permit::ConnectionPermit;
+use crate::service::{Engine, Service};
+use crate::source::{READ, Source};
+
+/// Size of a receive buffer: the most that the kernel joins.
+const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
+/// Number of receive buffers for one system call.
+const RECEIVE_BUFFERS: usize = 4;
+/// Bytes received before other tasks run.
+const RECEIVED_BYTES_MAX: usize = 256 * 1024;
+/// Handshakes in progress from which clients must prove their addresses first (RFC 9000 section 8.1.2).
+const HANDSHAKES_UNPROVEN_MAX: usize = 64;
+
+impl QuicEndpoint {
+    /// Receives packets until the socket is empty. Returns false if it may hold more.
+    fn receive<S: Service>(
+        self: &Rc<QuicEndpoint>,
+        engine: &Rc<Engine<S>>,
+        buffers: &mut ReceiveBuffers,
+    ) -> bool {
+        let mut received = 0;
+        while received < RECEIVED_BYTES_MAX {
+            let mut metas = [RecvMeta::default(); RECEIVE_BUFFERS];
+            let count = match buffers.receive(&self.socket, &mut metas) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.source.clear(READ);
+                    return true;
+                }
+                // An error of an earlier packet, reported by the network.
+                Err(_) => continue,
+            };
+            for (at, meta) in metas[..count].iter().enumerate() {
+                received += meta.len;
+                let mut packets = BytesMut::from(buffers.bytes(at, meta.len));
+                let stride = meta.stride;
+                let meta = PacketMeta::from(meta);
+                while !packets.is_empty() {
+                    let packet = packets.split_to(stride.max(1).min(packets.len()));
+                    if self.is_own(&meta, &packet) {
+                        self.handle_packet(engine, &meta, packet);
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Receives what the successor has sent: packets of connections of this process.
+    fn receive_from_successor<S: Service>(self: &Rc<QuicEndpoint>, engine: &Rc<Engine<S>>) {
+        if self.channel.ready() & READ == 0 {
+            return;
+        }
+        self.channel.clear(READ);
+        let mut buffer = vec![0; MESSAGE_BYTES_MAX];
+        while let Some((message, len)) = succession::receive(self.socket.successor(), &mut buffer) {
+            match message {
+                SuccessorMessage::Receiving => self.is_succeeded.set(true),
+                SuccessorMessage::Packet(meta, at) => {
+                    let packet = BytesMut::from(&buffer[at..len]);
+                    if self.is_own(&meta, &packet) {
+                        self.handle_packet(engine, &meta, packet);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a packet is for this process. Passes those of connections of the predecessor on; those of a
+    /// successor are sent again by their client when that receives.
+    fn is_own(&self, meta: &PacketMeta, packet: &[u8]) -> bool {
+        let Some(generation) = self.identifiers.generation_of(packet) else { return true };
+        let distance = generation.wrapping_sub(self.generation).cast_signed();
+        if distance < 0
+            && self.has_predecessor.get()
+            && let Some(channel) = self.socket.predecessor()
+        {
+            self.has_predecessor.set(succession::pass_on(channel, meta, packet));
+            return !self.has_predecessor.get();
+        }
+        distance <= 0
+    }
+
+    fn handle_packet<S: Service>(
+        self: &Rc<QuicEndpoint>,
+        engine: &Rc<Engine<S>>,
+        meta: &PacketMeta,
+        packet: BytesMut,
+    ) {
+        let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
+        let mut out = self.take_buffer();
+        out.clear();
+        let event = self.quic.borrow_mut().handle(self.now(), meta.client, meta.local, ecn, packet, &mut out);
+        match event {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                let link = self.links.borrow().get(handle.0).cloned().flatten();
+                if let Some(link) = link {
+                    link.events.borrow_mut().push_back(event);
+                    self.wake(&link);
+                }
+            }
+            Some(DatagramEvent::Response(transmit)) => {
+                // A packet for which there is no room counts as lost.
+                let _ = self.socket.send(&transmit, &out[..transmit.size]);
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => self.admit(engine, incoming, &mut out),
+            None => {}
+        }
+        self.return_buffer(out);
+    }
+
+    /// Begins the handshake of a new connection, or asks the client to prove its address, or refuses it.
+    fn admit<S: Service>(
+        self: &Rc<QuicEndpoint>,
+        engine: &Rc<Engine<S>>,
+        incoming: Incoming,
+        out: &mut Vec<u8>,
+    ) {
+        let context = &engine.context;
+        let limit = &context.connection_limit;
+        let mut quic = self.quic.borrow_mut();
+        let is_short_of_memory = context.core.memory().pressure() >= Pressure::Critical;
+        if self.handshakes.get() >= HANDSHAKES_MAX || is_short_of_memory || self.is_closing(context) {
+            return quic.ignore(incoming);
+        }
+        out.clear();
+        if self.handshakes.get() >= HANDSHAKES_UNPROVEN_MAX
+            && !incoming.remote_address_validated()
+            && incoming.may_retry()
+        {
+            if let Ok(transmit) = quic.retry(incoming, out) {
+                let _ = self.socket.send(&transmit, &out[..transmit.size]);
+            }
+            return;
+        }
+        let peer = Peer::Tcp(incoming.remote_address());
+        if limit.taken.get() >= limit.max.get() && context.core.close_idle(1) == 0 {
+            let transmit = quic.refuse(incoming, out);
+            let _ = self.socket.send(&transmit, &out[..transmit.size]);
+            return;
+        }
+        let Ok(place) = context.gate.as_ref().map_or(Ok(None), |gate| gate.0.acquire(peer)) else {
+            let transmit = quic.refuse(incoming, out);
+            let _ = self.socket.send(&transmit, &out[..transmit.size]);
+            return;
+        };
+        drop(quic);
+        context.counters.connections.add(1);
+        let inbox = Rc::new(ConnectionInbox::new(&context.core));
+        let mut permit = ConnectionPermit::take(context, inbox.source.clone());
+        permit.keep_gate_permit(place);
+        permit.list(self.door.0.listener.get(), peer);
+        self.handshakes.set(self.handshakes.get() + 1);
+        let pending = PendingHandshake { endpoint: self.clone(), inbox };
+        let engine = engine.clone();
+        context.core.spawn(connection::accept(engine, pending, permit, incoming));
+    }
+}
+
+/// Buffers for packets of one system call.
+struct ReceiveBuffers(Vec<u8>);
+
+impl ReceiveBuffers {
+    fn receive(
+        &mut self,
+        socket: &DatagramSocket,
+        metas: &mut [RecvMeta; RECEIVE_BUFFERS],
+    ) -> io::Result<usize> {
+        let mut chunks = self.0.chunks_mut(RECEIVE_BUFFER_BYTES);
+        let mut slices: [IoSliceMut<'_>; RECEIVE_BUFFERS] =
+            std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+        socket.receive(&mut slices, metas)
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        &self.0[at * RECEIVE_BUFFER_BYTES..][..len]
+    }
+}
+
+/// Serves a socket until the server stops or the listener was closed, and its connections have ended.
+pub(crate) async fn serve_socket<S: Service>(engine: Rc<Engine<S>>, door: QuicSocket, open: OpenEndpoint) {
+    let context = engine.context.clone();
+    let core = context.core.clone();
+    let ended = EndpointEnd(open.clone());
+    let Ok(Some(endpoint)) = QuicEndpoint::new(&context, &door, open.clone()) else { return };
+    let mut buffers = ReceiveBuffers(vec![0; RECEIVE_BUFFERS * RECEIVE_BUFFER_BYTES]);
+    loop {
+        endpoint.receive_from_successor(&engine);
+        let is_empty = endpoint.is_succeeded.get() || endpoint.receive(&engine, &mut buffers);
+        endpoint.wake_connections();
+        if endpoint.is_closing(&context) && endpoint.connections() == 0 {
+            break;
+        }
+        if !is_empty {
+            core.yield_now().await;
+            continue;
+        }
+        wait(&core, [&endpoint.source, &endpoint.channel, &open.0.source], endpoint.is_succeeded.get()).await;
+    }
+    core.unwatch(door.socket.fd());
+    core.unwatch(door.socket.successor());
+    core.deregister(&endpoint.source);
+    core.deregister(&endpoint.channel);
+    drop(ended);
+}
+
+/// Marks the endpoint of a socket as ended on drop.
+struct EndpointEnd(OpenEndpoint);
+
+impl Drop for EndpointEnd {
+    fn drop(&mut self) {
+        self.0.0.has_ended.set(true);
+    }
+}
+
+/// Waits for packets, room in the socket, a timer, the successor, or a command.
+async fn wait(core: &Core, sources: [&Source; 3], is_succeeded: bool) {
+    let [socket, channel, commands] = sources;
+    let mut has_waited = false;
+    std::future::poll_fn(|_| {
+        let received = if is_succeeded { 0 } else { socket.ready() & READ };
+        let is_ready = (received | channel.ready() & READ | commands.ready() & READ) != 0;
+        // A spurious wake-up is harmless: there is nothing to receive.
+        if is_ready || std::mem::replace(&mut has_waited, true) {
+            return std::task::Poll::Ready(());
+        }
+        for source in sources {
+            source.wait_read(core.current());
+        }
+        socket.wait_write(core.current());
+        std::task::Poll::Pending
+    })
+    .await;
+    commands.clear(READ);
+}
