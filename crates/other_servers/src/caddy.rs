@@ -59,6 +59,5 @@ pub(crate) const TABLES: &[&[ForeignDirective]] = &[DIRECTIVES];
 
 pub(crate) const DIFFERENCES: &[&str] = &[
     "Certificates are obtained by Komainu with an account of its own (`[acme]`); those of Caddy are not read.",
-    "HTTP/3 is not there: clients use HTTP/2.",
     "Files with a leading dot are not served (`hidden` in `files`).",
 ];

@@ -563,9 +563,9 @@ const SERVER: &[ForeignDirective] = &[
         &["http2_push", "http2_push_preload"],
         "browsers have given up on server push; applications may send 103 Early Hints",
     ),
-    not_there(
+    not_needed(
         &["http3", "http3_hq", "http3_stream_buffer_size", "quic_retry", "quic_gso"],
-        "HTTP/3 is not there: clients use HTTP/2",
+        "HTTP/3 is spoken wherever TLS is; `http3 = false` in `[tls]` or `listen` switches it off",
     ),
 ];
 

@@ -242,7 +242,7 @@ impl<'d> Translation<'d> {
         };
         let has = |name: &str| parameters.iter().any(|word| word == name);
         if has("quic") {
-            self.ledger.mark_impossible(directive.entry, "HTTP/3 is not there: clients use HTTP/2");
+            self.ledger.mark_not_needed(directive.entry, "HTTP/3 is spoken wherever TLS is");
             return None;
         }
         let with_port = |host: &str| format!("{host}:80");
