@@ -15,6 +15,7 @@ mod keys;
 mod tokens;
 mod handshake;
 mod timers;
+mod acknowledgements;
 mod succession;
 mod inbox;
 mod endpoint;

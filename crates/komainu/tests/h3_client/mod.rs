@@ -48,6 +48,9 @@ impl Response {
 struct Stream {
     message: MessageStream,
     response: Response,
+    /// Data after a section that waits for the dynamic table.
+    held: Bytes,
+    has_fin: bool,
     /// Content of the request that QUIC has not accepted.
     unsent: Vec<u8>,
     ends: bool,
@@ -161,7 +164,15 @@ impl H3Client {
         });
         let message =
             if method == "HEAD" { MessageStream::of_head(number) } else { MessageStream::new(number) };
-        let stream = Stream { message, response: Response::default(), unsent, ends: false, has_ended: false };
+        let stream = Stream {
+            message,
+            response: Response::default(),
+            held: Bytes::new(),
+            has_fin: false,
+            unsent,
+            ends: false,
+            has_ended: false,
+        };
         self.streams.insert(id, stream);
         id
     }
@@ -350,47 +361,60 @@ impl H3Client {
 
     fn read_responses(&mut self) {
         for (id, stream) in &mut self.streams {
-            loop {
-                let mut receiving = self.quic.recv_stream(*id);
-                let Ok(mut chunks) = receiving.read(true) else { break };
-                let read = chunks.next(64 * 1024);
-                let _ = chunks.finalize();
-                let (mut bytes, fin) = match read {
-                    Ok(Some(chunk)) => (chunk.bytes, false),
-                    Ok(None) => (Bytes::new(), true),
-                    Err(quinn_proto::ReadError::Blocked) => break,
-                    Err(quinn_proto::ReadError::Reset(code)) => {
-                        stream.response.reset = Some(code.into_inner());
-                        break;
-                    }
-                };
-                while !bytes.is_empty() {
-                    let (consumed, event) = self.http.feed(&mut stream.message, &bytes, false).unwrap();
-                    let fed = bytes.split_to(consumed);
-                    let response = &mut stream.response;
-                    match event {
-                        MessageEvent::Head { .. } => {
-                            let lines = lines(&self.http);
-                            let status = self.http.status;
-                            if status.is_informational() {
-                                response.interim.push((status.code(), lines));
-                            } else {
-                                (response.status, response.fields) = (status.code(), lines);
-                            }
+            if stream.message.is_blocked() {
+                let event = self.http.retry(&mut stream.message, false).unwrap();
+                if event == MessageEvent::Blocked {
+                    continue;
+                }
+                take_event(&mut self.http, &mut stream.response, event, &[]);
+            }
+            while !stream.response.is_whole {
+                if stream.held.is_empty() && !stream.has_fin {
+                    let mut receiving = self.quic.recv_stream(*id);
+                    let Ok(mut chunks) = receiving.read(true) else { break };
+                    let read = chunks.next(64 * 1024);
+                    let _ = chunks.finalize();
+                    match read {
+                        Ok(Some(chunk)) => stream.held = chunk.bytes,
+                        Ok(None) => stream.has_fin = true,
+                        Err(quinn_proto::ReadError::Blocked) => break,
+                        Err(quinn_proto::ReadError::Reset(code)) => {
+                            stream.response.reset = Some(code.into_inner());
+                            break;
                         }
-                        MessageEvent::Data(span) => response.content.extend_from_slice(span.of(&fed)),
-                        MessageEvent::Trailers => response.trailers = field_text(&self.http.trailers),
-                        MessageEvent::NeedMore => {}
-                        other => panic!("{other:?}"),
                     }
                 }
-                if fin {
+                if stream.held.is_empty() && stream.has_fin {
                     self.http.finish(&stream.message).unwrap();
                     stream.response.is_whole = true;
                     break;
                 }
+                let (consumed, event) = self.http.feed(&mut stream.message, &stream.held, false).unwrap();
+                let fed = stream.held.split_to(consumed);
+                if event == MessageEvent::Blocked {
+                    break;
+                }
+                take_event(&mut self.http, &mut stream.response, event, &fed);
             }
         }
+    }
+}
+
+fn take_event(http: &mut http3::Connection, response: &mut Response, event: MessageEvent, fed: &[u8]) {
+    match event {
+        MessageEvent::Head { .. } => {
+            let lines = lines(http);
+            let status = http.status;
+            if status.is_informational() {
+                response.interim.push((status.code(), lines));
+            } else {
+                (response.status, response.fields) = (status.code(), lines);
+            }
+        }
+        MessageEvent::Data(span) => response.content.extend_from_slice(span.of(fed)),
+        MessageEvent::Trailers => response.trailers = field_text(&http.trailers),
+        MessageEvent::NeedMore => {}
+        other => panic!("{other:?}"),
     }
 }
 

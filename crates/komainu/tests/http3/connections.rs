@@ -83,3 +83,50 @@ fn stopping_server_announces_it_and_finishes_requests() {
     client.drive("end of the connection", |client| client.lost.is_some());
     assert!(rig.ended().success());
 }
+
+#[test]
+fn quiet_response_stays_open_and_stalled_one_is_ended() {
+    let rig = crate::requests::serve_with(
+        "timeouts = { write = \"1s\" }",
+        "[[site.route]]\npath = \"/files/*\"\nfiles = \"www\"\n[[site.route]]\nproxy = \"http://127.0.0.1:1\"",
+        |folder| {
+            std::fs::create_dir(folder.at("www")).unwrap();
+            std::fs::create_dir(folder.at("www/files")).unwrap();
+            std::fs::write(folder.at("www/files/big"), vec![7; 30_000_000]).unwrap();
+        },
+    );
+    let mut client = connect(&rig);
+    client.reads = false;
+    client.send("GET", "/files/big", &[A], b"");
+    client.drive("end of the stalled connection", |client| client.lost.is_some());
+}
+
+#[test]
+fn event_stream_without_events_stays_open() {
+    let origin = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", origin.local_addr().unwrap());
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let server = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = origin.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]).unwrap();
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n").unwrap();
+        wait.recv().unwrap();
+        stream.write_all(b"data: 2\n\n").unwrap();
+    });
+    let routes = format!("[[site.route]]\nproxy = \"{url}\"");
+    let rig = crate::requests::serve_with("timeouts = { write = \"1s\" }", &routes, |_| {});
+    let mut client = connect(&rig);
+    let id = client.send("GET", "/", &[A], b"");
+    client.drive("the first event", |client| client.response(id).text().contains("data: 1"));
+    // Longer than the write timeout, with packets that are no data.
+    for _ in 0..6 {
+        client.drive_for(Duration::from_millis(500));
+        client.quic.ping();
+    }
+    assert_eq!(client.lost, None);
+    done.send(()).unwrap();
+    let answer = client.finish(id);
+    assert_eq!((answer.text().as_str(), answer.is_whole), ("data: 1\n\ndata: 2\n\n", true));
+    server.join().unwrap();
+}

@@ -85,3 +85,24 @@ fn memory_kib(process: u32) -> u64 {
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
+
+#[test]
+fn head_that_does_not_end_is_reset() {
+    let rig = crate::requests::serve_with("timeouts = { head = \"1s\" }", YES, |_| {});
+    let mut client = connect(&rig);
+    assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+    let id = client.quic.streams().open(quinn_proto::Dir::Bi).unwrap();
+    // HEADERS of 100 bytes, of which one has arrived.
+    client.quic.send_stream(id).write(&[1, 0x40, 100, 0]).unwrap();
+    let mut reset = None;
+    client.drive("the reset", |client| {
+        if let Ok(mut chunks) = client.quic.recv_stream(id).read(true)
+            && let Err(quinn_proto::ReadError::Reset(code)) = chunks.next(1)
+        {
+            reset = Some(code.into_inner());
+        }
+        reset.is_some()
+    });
+    assert_eq!(reset, Some(0x10c));
+    assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+}

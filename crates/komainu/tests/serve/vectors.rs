@@ -53,7 +53,8 @@ fn every_vector_has_the_same_answers_through_tls() {
             continue;
         }
         let clear = answers(plain.address, &case.bytes);
-        let secure = answers(through_tls, &case.bytes);
+        // Only responses over TLS name HTTP/3.
+        let secure = answers(through_tls, &case.bytes).replace("Alt-Svc: h3=\":443\"; ma=86400\r\n", "");
         answered += usize::from(clear.contains(" 200 OK"));
         refused += usize::from(clear.contains(" 400 Bad Request"));
         if clear != secure {

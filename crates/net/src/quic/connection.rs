@@ -11,6 +11,7 @@ use http3::{Http3Code, Http3Error};
 use quinn_proto::{Connection, Event, Incoming, VarInt};
 use times::{Millis, Moment};
 
+use super::acknowledgements::Acknowledgements;
 use super::endpoint::{PendingHandshake, QuicEndpoint};
 use super::h3_server::{H3Server, var_int};
 use super::handshake::HandshakeOutcome;
@@ -37,6 +38,8 @@ const EVENT_WEIGHT_BYTES: usize = 64;
 const HANDSHAKE_BYTES: usize = 24 * 1024;
 /// Interval of checks whether the server is stopping or the client is too slow.
 const CHECK_INTERVAL: Millis = Millis(1_000);
+/// Reason for closing a connection of a client that has too many.
+const TOO_MANY: &[u8] = b"too many connections";
 /// Frames of this side's own streams that a client may leave unread, in bytes.
 const OWN_BYTES_MAX: usize = 64 * 1024;
 
@@ -44,7 +47,7 @@ const OWN_BYTES_MAX: usize = 64 * 1024;
 pub(super) async fn accept<S: Service>(
     engine: Rc<Engine<S>>,
     pending: PendingHandshake,
-    permit: ConnectionPermit,
+    mut permit: ConnectionPermit,
     incoming: Incoming,
 ) {
     let endpoint = pending.endpoint.clone();
@@ -54,7 +57,8 @@ pub(super) async fn accept<S: Service>(
     // Signatures and key exchanges take a millisecond or more, so let other ready tasks run first.
     endpoint.core().wait_for_long_turn().await;
     let outcome = Arc::<HandshakeOutcome>::default();
-    let config = endpoint.connection_config(permit.context(), &incoming, &outcome);
+    let acknowledgements = Arc::<Acknowledgements>::default();
+    let config = endpoint.connection_config(permit.context(), &incoming, &outcome, &acknowledgements);
     let failed = |failure: HandshakeFailure| {
         engine.context.counters.tls_failed.add(1);
         if !failure.is_gone {
@@ -76,8 +80,18 @@ pub(super) async fn accept<S: Service>(
             } else {
                 counters.tls_full.add(1)
             }
+            // Only a client whose address is proven counts as one.
+            let peer = Peer::Tcp(client);
+            let Ok(place) = engine.context.gate.as_ref().map_or(Ok(None), |gate| gate.0.acquire(peer)) else {
+                quic.close(endpoint.now(), var_int(Http3Code::EXCESSIVE_LOAD), Bytes::from_static(TOO_MANY));
+                let quic = RefCell::new(quic);
+                return linger(&link, |turn| turn(&mut quic.borrow_mut())).await;
+            };
+            permit.keep_gate_permit(place);
+            let limits = engine.context.limits.get();
             let ends = endpoints(&endpoint, client, local, session);
-            serve(engine, link, quic, permit, ends).await;
+            let server = H3Server::new(quic, acknowledgements, &limits, endpoint.now());
+            serve(engine, link, server, permit, ends).await;
         }
         Err(failure) => {
             failed(failure);
@@ -146,13 +160,12 @@ async fn shake_hands<S: Service>(
 async fn serve<S: Service>(
     engine: Rc<Engine<S>>,
     link: QuicLink,
-    quic: Connection,
+    server: H3Server,
     permit: ConnectionPermit,
     ends: MuxEndpoints,
 ) {
-    let limits = permit.context().limits.get();
     permit.update_entry(|entry| entry.protocol = ConnectionProtocol::Http3);
-    let server = Rc::new(RefCell::new(H3Server::new(quic, &limits, link.endpoint().now())));
+    let server = Rc::new(RefCell::new(server));
     let conn = Rc::new(MuxConn::new(permit, ends, server.clone()));
     let mut requests = StreamRequests::new(engine, conn.clone());
     let ended = run(&mut requests, &conn, &server, &link).await;
@@ -183,6 +196,7 @@ struct Progress {
     moved_bytes: usize,
     /// Time since which the client has accepted nothing, while it should.
     stalled_since: Moment,
+    /// Acknowledged bytes of packets at the last check.
     acknowledged_bytes: u64,
 }
 
@@ -200,11 +214,14 @@ async fn run<S: Service>(
             server.limit_growth(core.memory().window_growth_max());
             server.now = link.endpoint().now();
             link.receive(&mut server.quic);
+            server.note_acknowledgements();
+            server.close_overdue(conn.context().timeouts.get().head);
         }
         receive(requests, server, &mut progress)?;
         send(conn, server, link, &mut progress)?;
-        let waits = server.borrow().has_unsent();
-        match requests.check_end(waits, false) {
+        let waits = server.borrow().is_awaiting_client();
+        let is_needed = server.borrow().is_needed();
+        match requests.check_end(is_needed, false) {
             ConnectionEnd::No => {}
             ConnectionEnd::Announced => continue,
             ConnectionEnd::Now { .. } => {
@@ -212,7 +229,8 @@ async fn run<S: Service>(
                 return Ok(());
             }
         }
-        if progress.is_stalled(conn, waits) || link.source().is_aborted() {
+        let acknowledged = server.borrow().acknowledged_packet_bytes();
+        if progress.is_stalled(conn, acknowledged, waits) || link.source().is_aborted() {
             return Err(Fault::Timeout);
         }
         if std::mem::take(&mut progress.moved_bytes) >= TURN_BYTES_MAX {
@@ -233,8 +251,7 @@ async fn run<S: Service>(
 
 impl Progress {
     /// Whether the client has accepted nothing for too long, although something waits for it.
-    fn is_stalled(&mut self, conn: &MuxConn, waits: bool) -> bool {
-        let acknowledged = conn.acknowledged_bytes.get();
+    fn is_stalled(&mut self, conn: &MuxConn, acknowledged: u64, waits: bool) -> bool {
         let now = conn.core.now();
         if !waits || std::mem::replace(&mut self.acknowledged_bytes, acknowledged) != acknowledged {
             self.stalled_since = now;
@@ -280,6 +297,7 @@ fn send(
         let mut server = server.borrow_mut();
         let framed = server.flush();
         let sent = link.send(&mut server.quic);
+        server.note_sent();
         let (framed_total, acknowledged) = server.progress();
         conn.drained_bytes.set(framed_total);
         conn.acknowledged_bytes.set(acknowledged);

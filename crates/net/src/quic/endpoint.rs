@@ -14,6 +14,7 @@ use quinn_proto::{
 };
 use times::{Millis, Moment};
 
+use super::acknowledgements::{Acknowledgements, CountingFactory};
 use super::handshake::{HandshakeConfig, HandshakeOutcome, QUIC_VERSION};
 use super::identifiers::IdentifierGenerator;
 use super::inbox::ConnectionInbox;
@@ -41,6 +42,8 @@ const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 pub(super) const RECEIVE_WINDOW_BYTES: u32 = 1536 * 1024;
 /// Unacknowledged data of a connection at its beginning, in bytes.
 pub(super) const SEND_WINDOW_BYTES: u64 = 128 * 1024;
+/// Maximum of unacknowledged data of a connection, in bytes: what Linux keeps for a TCP connection by default.
+pub(super) const SEND_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Unidirectional streams of a client: control, QPACK encoder and decoder, and some of unknown types.
 const UNIDIRECTIONAL_STREAMS_MAX: u32 = 16;
 /// Handshake data out of order that a client may make this server keep, in bytes.
@@ -341,6 +344,7 @@ impl QuicEndpoint {
         context: &ServingContext,
         incoming: &Incoming,
         outcome: &Arc<HandshakeOutcome>,
+        acknowledgements: &Arc<Acknowledgements>,
     ) -> Arc<ServerConfig> {
         let limits = context.limits.get();
         let mut transport = TransportConfig::default();
@@ -354,7 +358,8 @@ impl QuicEndpoint {
             .send_fairness(false)
             .crypto_buffer_size(CRYPTO_BYTES_MAX)
             .datagram_receive_buffer_size(None)
-            .mtu_discovery_config(Some(MtuDiscoveryConfig::default()));
+            .mtu_discovery_config(Some(MtuDiscoveryConfig::default()))
+            .congestion_controller_factory(Arc::new(CountingFactory(acknowledgements.clone())));
         let silence = context.timeouts.get().idle.max(SILENCE_MIN);
         if let Ok(silence) = Duration::from_millis(silence.0).try_into() {
             transport.max_idle_timeout(Some(silence));

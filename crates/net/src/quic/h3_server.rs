@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Fields, Status};
@@ -11,8 +12,10 @@ use quinn_proto::{Connection, Dir, Side, StreamId, VarInt, WriteError};
 
 use crate::mux::{ContentFrames, MuxProtocol, ResetReason, StreamPriority};
 use crate::options;
+use times::Millis;
 
-use super::endpoint::{RECEIVE_WINDOW_BYTES, SEND_WINDOW_BYTES};
+use super::acknowledgements::Acknowledgements;
+use super::endpoint::{RECEIVE_WINDOW_BYTES, SEND_WINDOW_BYTES, SEND_WINDOW_BYTES_MAX};
 
 /// Bytes of small frames of a stream that are collected before QUIC gets them.
 const COLLECTED_BYTES_MAX: usize = 8 * 1024;
@@ -27,12 +30,17 @@ pub(super) const UNREAD_BYTES_MAX: usize = 64 * 1024;
 const CONNECTION_BYTES: usize = 12 * 1024;
 /// Bytes of a packet that are not content of streams: headers, tag, acknowledgements.
 const PACKET_OVERHEAD_BYTES: u64 = 60;
+/// Time for which the end of a connection waits for acknowledgements of its last data.
+const LAST_DATA_TIME: Duration = Duration::from_secs(2);
+/// Interval of checks for heads that are overdue.
+const HEAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Memory of a stream in QUIC and here.
 const STREAM_BYTES: usize = 1024;
 
 /// A request stream.
 pub(super) struct RequestStream {
     pub(super) message: MessageStream,
+    opened_at: Instant,
     /// Received data that was not parsed, and whether the client has ended the stream after it.
     pub(super) received: VecDeque<Bytes>,
     pub(super) has_fin: bool,
@@ -57,9 +65,10 @@ pub(super) struct RequestStream {
 }
 
 impl RequestStream {
-    pub(super) fn new(id: u64) -> RequestStream {
+    pub(super) fn new(id: u64, now: Instant) -> RequestStream {
         RequestStream {
             message: MessageStream::new(id),
+            opened_at: now,
             received: VecDeque::new(),
             has_fin: false,
             has_begun: false,
@@ -81,6 +90,24 @@ impl RequestStream {
     }
 }
 
+/// Counts of QUIC.
+#[derive(Default)]
+struct QuicCounts {
+    /// Frames with data of streams that were sent.
+    sent_stream_frames: u64,
+    received_bytes: u64,
+    received_packets: u64,
+}
+
+/// State at a time.
+#[derive(Default)]
+struct CompleteState {
+    count: u64,
+    framed_bytes: u64,
+    /// Frames with data of streams that were sent.
+    stream_frames: u64,
+}
+
 /// The server side of an HTTP/3 connection.
 pub(super) struct H3Server {
     pub(super) quic: Connection,
@@ -97,19 +124,30 @@ pub(super) struct H3Server {
     /// Bytes framed in this turn, and in all.
     turn_bytes: usize,
     framed_bytes: u64,
-    /// Bytes of responses that the client has not acknowledged as a whole, by stream.
-    unacknowledged: HashMap<StreamId, u64>,
+    framed_at: Instant,
+    acknowledgements: Arc<Acknowledgements>,
+    /// Counts of QUIC after the last packets were sent.
+    counts: QuicCounts,
+    /// State at the last time at which everything that had been sent was acknowledged.
+    last_complete: CompleteState,
     send_window: u64,
+    send_window_max: u64,
     receive_window: u32,
     /// Bytes taken from QUIC, and the difference to those received when nothing could be unread.
     pub(super) taken_bytes: u64,
     untaken_before: Cell<u64>,
     pub(super) is_peer_leaving: bool,
     pub(super) now: Instant,
+    heads_checked_at: Instant,
 }
 
 impl H3Server {
-    pub(super) fn new(quic: Connection, limits: &options::Limits, now: Instant) -> H3Server {
+    pub(super) fn new(
+        quic: Connection,
+        acknowledgements: Arc<Acknowledgements>,
+        limits: &options::Limits,
+        now: Instant,
+    ) -> H3Server {
         let options =
             http3::Options { head: limits.head, connect_protocol: true, ..http3::Options::default() };
         H3Server {
@@ -123,13 +161,18 @@ impl H3Server {
             collecting: Vec::new(),
             turn_bytes: 0,
             framed_bytes: 0,
-            unacknowledged: HashMap::new(),
+            framed_at: now,
+            acknowledgements,
+            counts: QuicCounts::default(),
+            last_complete: CompleteState::default(),
             send_window: SEND_WINDOW_BYTES,
+            send_window_max: SEND_WINDOW_BYTES_MAX,
             receive_window: RECEIVE_WINDOW_BYTES,
             taken_bytes: 0,
             untaken_before: Cell::new(0),
             is_peer_leaving: false,
             now,
+            heads_checked_at: now,
         }
     }
 
@@ -180,12 +223,10 @@ impl H3Server {
         }
         let quic_id = stream_id(id);
         let mut sending = self.quic.send_stream(quic_id);
-        let mut written = 0;
         while !stream.unsent.is_empty() {
             match sending.write_chunks(stream.unsent.make_contiguous()) {
                 Ok(part) => {
                     stream.unsent.drain(..part.chunks);
-                    written += part.bytes as u64;
                 }
                 Err(WriteError::Blocked) => break,
                 Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
@@ -193,9 +234,6 @@ impl H3Server {
                     break;
                 }
             }
-        }
-        if written > 0 {
-            *self.unacknowledged.entry(quic_id).or_default() += written;
         }
         if stream.ends && stream.unsent.is_empty() && !std::mem::replace(&mut stream.has_ended, true) {
             // Fails if the client has stopped the stream.
@@ -212,13 +250,43 @@ impl H3Server {
     }
 
     /// Whether the client has not received all that was framed.
-    pub(super) fn has_unsent(&self) -> bool {
-        !self.unacknowledged.is_empty() || self.requests.values().any(|stream| !stream.unsent.is_empty())
+    pub(super) fn is_awaiting_client(&self) -> bool {
+        self.unacknowledged_bytes() > 0 || self.has_unsent()
     }
 
-    /// Notes that the client has acknowledged the whole response of a stream.
-    pub(super) fn acknowledge(&mut self, id: StreamId) {
-        self.unacknowledged.remove(&id);
+    fn has_unsent(&self) -> bool {
+        self.requests.values().any(|stream| !stream.unsent.is_empty())
+    }
+
+    /// Whether the connection must stay open for what was framed. A client that has left without a word does not
+    /// keep it open for long: nothing but acknowledgements is missing then.
+    pub(super) fn is_needed(&self) -> bool {
+        self.has_unsent() || self.unacknowledged_bytes() > 0 && self.now < self.framed_at + LAST_DATA_TIME
+    }
+
+    /// Notes acknowledgements that have just been received. Nothing was sent since.
+    pub(super) fn note_acknowledgements(&mut self) {
+        let complete = self.acknowledgements.complete();
+        if complete != self.last_complete.count {
+            let stream_frames = self.counts.sent_stream_frames;
+            self.last_complete =
+                CompleteState { count: complete, framed_bytes: self.framed_bytes, stream_frames };
+        }
+    }
+
+    /// Notes the counts of QUIC after packets were sent.
+    pub(super) fn note_sent(&mut self) {
+        let stats = self.quic.stats();
+        self.counts = QuicCounts {
+            sent_stream_frames: stats.frame_tx.stream,
+            received_bytes: stats.udp_rx.bytes,
+            received_packets: stats.udp_rx.datagrams,
+        };
+    }
+
+    /// Returns the number of acknowledged bytes of packets.
+    pub(super) fn acknowledged_packet_bytes(&self) -> u64 {
+        self.acknowledgements.bytes()
     }
 
     /// Returns the total of framed bytes, and a lower bound of those that the client has acknowledged.
@@ -228,14 +296,33 @@ impl H3Server {
 
     /// Maximum number of bytes that QUIC keeps until they are acknowledged.
     fn unacknowledged_bytes(&self) -> u64 {
-        self.unacknowledged.values().sum::<u64>().min(self.send_window)
+        let last = &self.last_complete;
+        let since = self.framed_bytes - last.framed_bytes;
+        if since > 0 {
+            return since.min(self.send_window);
+        }
+        // What was framed before may have been sent only afterwards.
+        u64::from(self.counts.sent_stream_frames != last.stream_frames)
+    }
+
+    /// Closes requests whose heads did not arrive in time.
+    pub(super) fn close_overdue(&mut self, timeout: Millis) {
+        if self.now < self.heads_checked_at + HEAD_CHECK_INTERVAL {
+            return;
+        }
+        self.heads_checked_at = self.now;
+        let timeout = Duration::from_millis(timeout.0);
+        let is_overdue = |stream: &RequestStream| !stream.has_begun && self.now >= stream.opened_at + timeout;
+        let overdue = self.requests.iter().filter(|(_, stream)| is_overdue(stream));
+        let overdue: Vec<u32> = overdue.map(|(id, _)| *id).collect();
+        overdue.into_iter().for_each(|id| self.close_stream(id, Http3Code::REQUEST_CANCELLED));
     }
 
     /// Maximum number of received bytes that were not taken from QUIC: of requests that are not read, or out of
     /// order. What packets have around them is estimated.
     fn untaken_bytes(&self) -> usize {
-        let received = self.quic.stats().udp_rx;
-        let content = received.bytes.saturating_sub(received.datagrams * PACKET_OVERHEAD_BYTES);
+        let overhead = self.counts.received_packets * PACKET_OVERHEAD_BYTES;
+        let content = self.counts.received_bytes.saturating_sub(overhead);
         let untaken = content.saturating_sub(self.taken_bytes);
         if self.requests.values().all(|stream| stream.is_closed) {
             self.untaken_before.set(untaken);
@@ -244,10 +331,11 @@ impl H3Server {
         usize::try_from(untaken.min(u64::from(RECEIVE_WINDOW_BYTES))).unwrap_or(usize::MAX)
     }
 
-    /// Lets QUIC keep two congestion windows of data: enough to use the path, and so little that urgent
-    /// responses overtake others.
+    /// Lets QUIC keep two congestion windows of data, within bounds: enough to use the path, and so little that
+    /// urgent responses overtake others.
     pub(super) fn update_send_window(&mut self) {
-        let wanted = (self.quic.congestion_state().window() * 2).max(SEND_WINDOW_BYTES);
+        let wanted = self.quic.congestion_state().window() * 2;
+        let wanted = wanted.clamp(SEND_WINDOW_BYTES, self.send_window_max);
         if wanted != self.send_window {
             self.send_window = wanted;
             self.quic.set_send_window(wanted);
@@ -276,7 +364,6 @@ impl H3Server {
         if !stream.has_ended {
             // Closed already if the client has stopped it.
             let _ = self.quic.send_stream(quic_id).reset(code);
-            self.unacknowledged.remove(&quic_id);
         }
         if !stream.is_closed {
             let _ = self.quic.recv_stream(quic_id).stop(code);
@@ -304,6 +391,7 @@ impl H3Server {
         let added = stream.collected.len() - before;
         self.turn_bytes += added;
         self.framed_bytes += added as u64;
+        self.framed_at = self.now;
         if stream.collected.len() >= COLLECTED_BYTES_MAX {
             self.flush_request(id);
         }
@@ -371,6 +459,7 @@ impl ContentFrames for H3Server {
             stream.unsent.push_back(Bytes::from(content).slice(at..));
             self.turn_bytes += taken;
             self.framed_bytes += (header.len() + taken) as u64;
+            self.framed_at = self.now;
             stream.ends |= ends && taken == len;
             self.flush_request(id);
         }
@@ -432,6 +521,7 @@ impl MuxProtocol for H3Server {
     }
 
     fn limit_growth(&mut self, bytes_max: usize) {
+        self.send_window_max = (bytes_max as u64).clamp(SEND_WINDOW_BYTES, SEND_WINDOW_BYTES_MAX);
         let window = u32::try_from(bytes_max).unwrap_or(u32::MAX);
         let window = window.clamp(UNREAD_BYTES_MAX as u32, RECEIVE_WINDOW_BYTES);
         if std::mem::replace(&mut self.receive_window, window) != window {
@@ -442,7 +532,6 @@ impl MuxProtocol for H3Server {
     fn shrink(&mut self) {
         self.http.shrink();
         self.requests.shrink_to_fit();
-        self.unacknowledged.shrink_to_fit();
         self.readable.shrink_to_fit();
         self.collecting.shrink_to_fit();
     }

@@ -68,7 +68,7 @@ impl H3Server {
                         Dir::Bi => {
                             // A connection ends long before its streams have other numbers.
                             let number = u32::try_from(id.index()).ok()?;
-                            self.requests.insert(number, RequestStream::new(u64::from(id)));
+                            self.requests.insert(number, RequestStream::new(u64::from(id), self.now));
                         }
                         Dir::Uni => _ = self.unidirectional.insert(id, UnidirectionalStream::default()),
                     }
@@ -85,12 +85,7 @@ impl H3Server {
                 self.flush_request(number);
                 (!self.is_blocked(number)).then_some(Received::Event(MuxEvent::Writable(Some(number))))
             }
-            StreamEvent::Finished { id } => {
-                self.acknowledge(id);
-                None
-            }
             StreamEvent::Stopped { id, .. } => {
-                self.acknowledge(id);
                 let number = u32::try_from(id.index()).ok().filter(|_| id.dir() == Dir::Bi)?;
                 let stream = self.requests.get(&number)?;
                 if stream.has_begun {
@@ -99,7 +94,7 @@ impl H3Server {
                 self.close_stream(number, Http3Code::REQUEST_CANCELLED);
                 None
             }
-            StreamEvent::Available { .. } => None,
+            StreamEvent::Available { .. } | StreamEvent::Finished { .. } => None,
         }
     }
 

@@ -156,16 +156,10 @@ impl QuicEndpoint {
             let _ = self.socket.send(&transmit, &out[..transmit.size]);
             return;
         }
-        let Ok(place) = context.gate.as_ref().map_or(Ok(None), |gate| gate.0.acquire(peer)) else {
-            let transmit = quic.refuse(incoming, out);
-            let _ = self.socket.send(&transmit, &out[..transmit.size]);
-            return;
-        };
         drop(quic);
         context.counters.connections.add(1);
         let inbox = Rc::new(ConnectionInbox::new(&context.core));
         let mut permit = ConnectionPermit::take(context, inbox.source.clone());
-        permit.keep_gate_permit(place);
         permit.list(self.door.0.listener.get(), peer);
         self.handshakes.set(self.handshakes.get() + 1);
         let pending = PendingHandshake { endpoint: self.clone(), inbox };

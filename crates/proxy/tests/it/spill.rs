@@ -152,7 +152,14 @@ fn failed_spill_file_creation_does_not_truncate_the_response() {
     let mut client = TcpStream::connect(rig.address).unwrap();
     client.write_all(b"GET /much HTTP/1.1\r\nHost: site.test\r\n\r\n").unwrap();
     // Wait until the client is so far behind that a file is to be created, for which no thread is free.
-    sleep(Duration::from_millis(500));
+    let mut waiting = 0;
+    let mut quiet = 0;
+    while waiting == 0 || quiet < 10 {
+        sleep(Duration::from_millis(50));
+        let now = rustix::io::ioctl_fionread(&client).unwrap();
+        quiet = if now == waiting { quiet + 1 } else { 0 };
+        waiting = now;
+    }
     client.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     let mut piece = vec![0; 1 << 20];
     let mut got = 0;

@@ -70,10 +70,13 @@ mod tests {
     #[test]
     fn tables_are_written_between_the_marks() {
         let [(start, end), _] = MARKS;
-        let page = format!("# Page\n\n{start}old\n{end}\nRest.\n");
+        let page = format!("# Page\n\n{start}stale\n{end}\nRest.\n");
         let written = write_tables(&page, &other_servers::APACHE);
         assert!(written.starts_with("# Page\n\n") && written.ends_with("\nRest.\n"), "{written}");
-        assert!(written.contains("| `VirtualHost` | `[[site]]` |") && !written.contains("old"), "{written}");
+        assert!(
+            written.contains("| `VirtualHost` | `[[site]]` |") && !written.contains("stale"),
+            "{written}"
+        );
         assert_eq!(write_tables(&written, &other_servers::APACHE), written);
     }
 }
