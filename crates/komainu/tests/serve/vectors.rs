@@ -39,7 +39,8 @@ fn server(listen: &str) -> Rig {
 fn every_vector_has_the_same_answers_through_tls() {
     let plain = server("listen = \"127.0.0.1:0\"\n");
     let tls = server(
-        "listen = { address = \"127.0.0.1:0\", tls = true }\n\
+        // Only responses over TLS name HTTP/3.
+        "listen = { address = \"127.0.0.1:0\", tls = true, http3 = false }\n\
          tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n",
     );
     let through_tls = tls.through_tls();
@@ -53,8 +54,7 @@ fn every_vector_has_the_same_answers_through_tls() {
             continue;
         }
         let clear = answers(plain.address, &case.bytes);
-        // Only responses over TLS name HTTP/3.
-        let secure = answers(through_tls, &case.bytes).replace("Alt-Svc: h3=\":443\"; ma=86400\r\n", "");
+        let secure = answers(through_tls, &case.bytes);
         answered += usize::from(clear.contains(" 200 OK"));
         refused += usize::from(clear.contains(" 400 Bad Request"));
         if clear != secure {

@@ -59,6 +59,9 @@ pub(crate) struct MuxConn {
     /// Total of frame bytes that left the machine's buffer, and of those known to be received.
     pub(crate) drained_bytes: Cell<u64>,
     pub(crate) acknowledged_bytes: Cell<u64>,
+    /// Position of the last frame of streams that have ended and may not be acknowledged, and the longest
+    /// write timeout of these.
+    ended_streams: Cell<(u64, Millis)>,
     /// Memory of the streams, in bytes.
     streams_bytes: Cell<usize>,
     /// Memory of the connection's task, in bytes.
@@ -87,6 +90,7 @@ impl MuxConn {
             peer_ended: Cell::new(false),
             drained_bytes: Cell::new(0),
             acknowledged_bytes: Cell::new(0),
+            ended_streams: Cell::new((0, Millis::ZERO)),
             streams_bytes: Cell::new(0),
             own_bytes: Cell::new(0),
         }
@@ -117,6 +121,11 @@ impl MuxConn {
     pub(crate) fn remove(&self, stream: &StreamShared) {
         self.streams.borrow_mut().remove(&stream.id);
         self.set_stream_bytes(stream, 0);
+        let framed = stream.framed_position.get();
+        if framed > self.acknowledged_bytes.get() {
+            let (position, timeout) = self.ended_streams.get();
+            self.ended_streams.set((position.max(framed), timeout.max(stream.write_timeout.get())));
+        }
         self.core.deregister(&stream.source);
         self.paused.borrow_mut().retain(|paused| paused.id != stream.id);
         let mut machine = self.machine.borrow_mut();
@@ -317,12 +326,17 @@ impl MuxConn {
         self.drained_bytes.set(self.drained_bytes.get() + bytes as u64);
     }
 
-    /// Returns the time for which the client may accept nothing, in milliseconds: the longest one of the
-    /// routes with unsent responses.
+    /// Returns the time for which the client may accept nothing: the longest one of the routes whose responses
+    /// it has not received. Streams whose output was framed, and those that have ended, are among them.
     pub(crate) fn stall_timeout(&self) -> Millis {
+        let (position, timeout) = self.ended_streams.get();
+        let is_unacknowledged = position > self.acknowledged_bytes.get();
+        if !is_unacknowledged {
+            self.ended_streams.set((0, Millis::ZERO));
+        }
         let streams = self.streams.borrow();
-        let waiting = streams.values().filter(|stream| stream.output.borrow().is_waiting());
-        let write_timeout = waiting.map(|stream| stream.write_timeout.get()).max();
+        let live = streams.values().map(|stream| stream.write_timeout.get());
+        let write_timeout = live.chain(is_unacknowledged.then_some(timeout)).max();
         let write_timeout = write_timeout.unwrap_or_else(|| self.context().timeouts.get().write);
         progress::stall_timeout(write_timeout, self.core.memory().pressure())
     }
