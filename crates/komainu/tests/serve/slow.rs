@@ -340,21 +340,6 @@ fn stalled_readers_are_disconnected_by_route_timeout() {
     });
 }
 
-/// The server has framed all of it, and the stream's task has ended, while most waits in socket buffers.
-#[test]
-fn timeout_of_the_route_holds_until_its_response_is_received() {
-    const BYTES: usize = 1_500_000;
-    let origin = Origin::start(|_| ok(&"x".repeat(BYTES)));
-    let servers = servers(&routes(&origin));
-    each(&servers, &CARRIERS, |rig, carrier| {
-        let mut client = Client::get(rig, carrier, "/patient");
-        assert_eq!(client.status(), 200, "{carrier:?}");
-        thread::sleep(Duration::from_secs(7));
-        let bytes = client.read_rest();
-        assert_eq!(bytes, BYTES, "{carrier:?}: {}", client.end);
-    });
-}
-
 #[test]
 fn steady_senders_are_accepted_and_stalled_ones_get_408() {
     const PIECE: &[u8] = &[b'x'; 20];
