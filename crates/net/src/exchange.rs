@@ -424,10 +424,8 @@ impl<'c> Exchange<'c> {
         let (head, bytes) = self.lane.head();
         let authority = head.authority.of(bytes);
         let port = authority.rsplit(|&byte| byte == b':').next().filter(|port| port.len() < authority.len());
-        match port.and_then(|port| std::str::from_utf8(port).ok()?.parse().ok()) {
-            Some(port) => Some(port),
-            None => Some(HTTPS_PORT),
-        }
+        let port = port.and_then(|port| std::str::from_utf8(port).ok()?.parse().ok());
+        Some(port.unwrap_or(HTTPS_PORT))
     }
 
     /// Whether the response has content that the client gets: not for HEAD, 204 and 304.

@@ -17,7 +17,7 @@ pub use acceptor::{ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
 pub use blocking::BlockingTlsStream;
 pub use certificate::{CertificateFault, CertificateInfo, ServerCertificate};
 pub use handshake::{ClientIdentity, HandshakeFailure, TlsAgreement, TlsSession};
-pub(crate) use handshake::{HandshakeStep, TlsHandshake, not_admitted};
+pub(crate) use handshake::{HELLO_BYTES_MAX, HELLO_TOO_LONG, HandshakeStep, TlsHandshake, not_admitted};
 pub use pem::strip_byte_order_marks;
 pub use store::CertificateStore;
 pub use tickets::TicketKeys;

@@ -18,7 +18,7 @@ pub struct ForeignDirective {
     pub is_distinct: bool,
 }
 
-/// What takes the place of a directive, or the reason why nothing does.
+/// Replacement of a directive, or the reason why there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ours {
     /// The equivalent; completes "here this is …" and "write …".

@@ -1,4 +1,4 @@
-//! What a client has acknowledged. QUIC itself tells only its congestion controller.
+//! Acknowledgements of a client, which QUIC reports to its congestion controller alone.
 
 use std::any::Any;
 use std::sync::Arc;

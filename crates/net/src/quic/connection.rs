@@ -12,7 +12,7 @@ use quinn_proto::{Connection, Event, Incoming, VarInt};
 use times::{Millis, Moment};
 
 use super::acknowledgements::Acknowledgements;
-use super::endpoint::{PendingHandshake, QuicEndpoint};
+use super::endpoint::{PendingHandshake, QuicEndpoint, TURN_BYTES_MAX};
 use super::h3_server::{H3Server, var_int};
 use super::handshake::HandshakeOutcome;
 use super::link::QuicLink;
@@ -28,8 +28,6 @@ use crate::stream_requests::{ConnectionEnd, GOAWAY_GRACE_TIME, StreamRequests};
 use crate::tls::{HandshakeFailure, TlsSession};
 use crate::wait::{self, Interest};
 
-/// Bytes moved before the task yields to other connections.
-const TURN_BYTES_MAX: usize = 256 * 1024;
 /// Bytes framed before packets are made of them.
 const FRAMED_BYTES_MAX: usize = 64 * 1024;
 /// Cost of an event against [`TURN_BYTES_MAX`].
@@ -307,7 +305,8 @@ fn send(
             server.close(Http3Error::connection(Http3Code::EXCESSIVE_LOAD, reason));
             return Err(Fault::MuxError { code: Http3Code::EXCESSIVE_LOAD.text(), reason });
         }
-        if framed == 0 || progress.moved_bytes >= TURN_BYTES_MAX || link.is_blocked() {
+        let is_done = framed == 0 || !conn.has_queued_streams();
+        if is_done || progress.moved_bytes >= TURN_BYTES_MAX || link.is_blocked() {
             return Ok(());
         }
     }

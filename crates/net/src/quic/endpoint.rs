@@ -28,8 +28,8 @@ use crate::permit::ServingContext;
 use crate::source::{READ, Source, WRITE};
 use crate::tls::TlsAcceptor;
 
-/// Bytes that a connection sends before others do.
-const TURN_BYTES_MAX: usize = 256 * 1024;
+/// Bytes that a connection moves before others do.
+pub(super) const TURN_BYTES_MAX: usize = 256 * 1024;
 /// Maximum number of packets in one system call.
 const SEGMENTS_MAX: usize = 44;
 /// Handshakes in progress from which new connections are ignored.
@@ -253,10 +253,6 @@ impl QuicEndpoint {
 
     pub(super) fn segments_max(&self) -> usize {
         self.socket.segments_max().min(SEGMENTS_MAX)
-    }
-
-    pub(super) fn turn_bytes_max(&self) -> usize {
-        TURN_BYTES_MAX
     }
 
     /// Returns the time of this turn.

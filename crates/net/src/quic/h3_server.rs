@@ -25,8 +25,7 @@ const PIECE_BYTES_MAX: usize = 64 * 1024;
 const DATA_HEADER_BYTES: usize = 9;
 /// Unread bytes of a request from which no more of it is taken from QUIC.
 pub(super) const UNREAD_BYTES_MAX: usize = 64 * 1024;
-/// Memory of a QUIC connection without streams and data: keys, congestion control, sent packets, and TLS
-/// (measured).
+/// Estimated memory of a QUIC connection without streams and data: keys, congestion control, sent packets, TLS.
 const CONNECTION_BYTES: usize = 12 * 1024;
 /// Bytes of a packet that are not content of streams: headers, tag, acknowledgements.
 const PACKET_OVERHEAD_BYTES: u64 = 60;
@@ -34,7 +33,7 @@ const PACKET_OVERHEAD_BYTES: u64 = 60;
 const LAST_DATA_TIME: Duration = Duration::from_secs(2);
 /// Interval of checks for heads that are overdue.
 const HEAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Memory of a stream in QUIC and here.
+/// Estimated memory of a stream in QUIC and here.
 const STREAM_BYTES: usize = 1024;
 
 /// A request stream.

@@ -14,10 +14,8 @@ use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
 use rustls::quic::{self, KeyChange, Secrets, Version};
 use rustls::server::Acceptor;
 
-use crate::tls::{HandshakeFailure, TlsAcceptor, TlsSession, not_admitted};
+use crate::tls::{HELLO_BYTES_MAX, HELLO_TOO_LONG, HandshakeFailure, TlsAcceptor, TlsSession, not_admitted};
 
-/// Maximum size of a ClientHello; browsers send at most 2 KiB.
-const HELLO_BYTES_MAX: usize = 16 * 1024;
 /// Header of a TLS record with handshake messages (RFC 8446 section 5.1), without the length.
 const RECORD_HEADER: [u8; 3] = [22, 3, 1];
 /// The version of RFC 9000.
@@ -66,18 +64,18 @@ impl ServerConfig for HandshakeConfig {
     fn start_session(self: Arc<Self>, _: u32, parameters: &TransportParameters) -> Box<dyn Session> {
         let mut own = Vec::new();
         parameters.write(&mut own);
-        Box::new(HandshakeSession { state: HandshakeState::Hello(Vec::new()), parameters: own, config: self })
+        Box::new(HandshakeSession { state: SessionState::Hello(Vec::new()), parameters: own, config: self })
     }
 }
 
 /// The server side of a handshake, and of the session afterwards.
 struct HandshakeSession {
-    state: HandshakeState,
+    state: SessionState,
     parameters: Vec<u8>,
     config: Arc<HandshakeConfig>,
 }
 
-enum HandshakeState {
+enum SessionState {
     /// Bytes of the incomplete ClientHello.
     Hello(Vec<u8>),
     Running {
@@ -91,12 +89,10 @@ enum HandshakeState {
 impl HandshakeSession {
     /// Chooses the site when the ClientHello is complete.
     fn begin(&mut self) -> Result<(), TransportError> {
-        let HandshakeState::Hello(hello) = &self.state else { return Ok(()) };
+        let SessionState::Hello(hello) = &self.state else { return Ok(()) };
         let Some(len) = hello_bytes(hello) else { return Ok(()) };
         if len > HELLO_BYTES_MAX {
-            return Err(
-                self.fail(DECODE_ERROR, HandshakeFailure::of("the first TLS message has more than 16 KiB"))
-            );
+            return Err(self.fail(DECODE_ERROR, HandshakeFailure::of(HELLO_TOO_LONG)));
         }
         if hello.len() < len {
             return Ok(());
@@ -128,14 +124,14 @@ impl HandshakeSession {
         let Ok(mut tls) = made else {
             return Err(self.fail(INTERNAL_ERROR, HandshakeFailure::of("the TLS handshake failed")));
         };
-        let HandshakeState::Hello(hello) = &self.state else { return Ok(()) };
+        let SessionState::Hello(hello) = &self.state else { return Ok(()) };
         let read = tls.read_hs(hello);
-        self.state = HandshakeState::Running { tls: Box::new(tls), policy, next: None, is_reported: false };
+        self.state = SessionState::Running { tls: Box::new(tls), policy, next: None, is_reported: false };
         read.map_err(|error| self.refused(&error))
     }
 
     fn refused(&self, error: &rustls::Error) -> TransportError {
-        let HandshakeState::Running { tls, .. } = &self.state else {
+        let SessionState::Running { tls, .. } = &self.state else {
             return self.fail(INTERNAL_ERROR, HandshakeFailure::of("the TLS handshake failed"));
         };
         let alert = tls.alert().map_or(INTERNAL_ERROR, u8::from);
@@ -183,23 +179,23 @@ impl Session for HandshakeSession {
 
     fn is_handshaking(&self) -> bool {
         match &self.state {
-            HandshakeState::Hello(_) => true,
-            HandshakeState::Running { tls, .. } => tls.is_handshaking(),
+            SessionState::Hello(_) => true,
+            SessionState::Running { tls, .. } => tls.is_handshaking(),
         }
     }
 
     fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
         match &mut self.state {
-            HandshakeState::Hello(hello) => {
+            SessionState::Hello(hello) => {
                 hello.extend_from_slice(bytes);
                 self.begin()?;
             }
-            HandshakeState::Running { tls, .. } => {
+            SessionState::Running { tls, .. } => {
                 let read = tls.read_hs(bytes);
                 read.map_err(|error| self.refused(&error))?;
             }
         }
-        let HandshakeState::Running { tls, policy, is_reported, .. } = &mut self.state else {
+        let SessionState::Running { tls, policy, is_reported, .. } = &mut self.state else {
             return Ok(false);
         };
         if tls.is_handshaking() || *is_reported {
@@ -212,13 +208,13 @@ impl Session for HandshakeSession {
     }
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
-        let HandshakeState::Running { tls, .. } = &self.state else { return Ok(None) };
+        let SessionState::Running { tls, .. } = &self.state else { return Ok(None) };
         let Some(bytes) = tls.quic_transport_parameters() else { return Ok(None) };
         Ok(Some(TransportParameters::read(Side::Server, &mut Cursor::new(bytes))?))
     }
 
     fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
-        let HandshakeState::Running { tls, next, .. } = &mut self.state else { return None };
+        let SessionState::Running { tls, next, .. } = &mut self.state else { return None };
         let keys = match tls.write_hs(out)? {
             KeyChange::Handshake { keys } => keys,
             KeyChange::OneRtt { keys, next: secrets } => {
@@ -233,7 +229,7 @@ impl Session for HandshakeSession {
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        let HandshakeState::Running { next: Some(next), .. } = &mut self.state else { return None };
+        let SessionState::Running { next: Some(next), .. } = &mut self.state else { return None };
         let keys = next.next_packet_keys();
         Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use quinn_proto::{Connection, ConnectionError, ConnectionHandle, Incoming, ServerConfig};
 
-use super::endpoint::QuicEndpoint;
+use super::endpoint::{QuicEndpoint, TURN_BYTES_MAX};
 use super::inbox::ConnectionInbox;
 use crate::source::{READ, Source};
 
@@ -103,7 +103,7 @@ impl QuicLink {
                 break;
             }
             sent += transmit.size;
-            if sent >= endpoint.turn_bytes_max() {
+            if sent >= TURN_BYTES_MAX {
                 // The rest is sent in the next turn.
                 endpoint.wake(&self.inbox);
                 break;

@@ -31,17 +31,15 @@ impl H3Server {
             if let Some((number, priority)) = self.priorities.pop_front() {
                 return Ok(Some(Received::Event(MuxEvent::Priority(number, priority))));
             }
-            while let Some(&id) = self.readable.front() {
+            if let Some(&id) = self.readable.front() {
                 let event = match id.dir() {
                     Dir::Bi => self.read_request(id)?,
                     Dir::Uni => self.read_unidirectional(id)?,
                 };
-                match event {
-                    Some(event) => return Ok(Some(event)),
-                    None => _ = self.readable.pop_front(),
+                if event.is_some() {
+                    return Ok(event);
                 }
-            }
-            if !self.priorities.is_empty() {
+                self.readable.pop_front();
                 continue;
             }
             let Some(event) = self.quic.poll() else { return Ok(None) };

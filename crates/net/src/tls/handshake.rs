@@ -131,10 +131,11 @@ pub(crate) struct TlsHandshake {
 }
 
 /// Maximum size of a ClientHello; browsers send at most 2 KiB.
-const HELLO_BYTES_MAX: usize = 16 * 1024;
+pub(crate) const HELLO_BYTES_MAX: usize = 16 * 1024;
 /// Memory of a handshake without the client's certificates: both sides' first messages and the key exchange.
 const HANDSHAKE_BYTES: usize = 16 * 1024;
-const HELLO_TOO_LONG: &str = "the first TLS message has more than 16 KiB";
+/// Reason for refusing a longer one.
+pub(crate) const HELLO_TOO_LONG: &str = "the first TLS message has more than 16 KiB";
 
 enum HandshakeState {
     /// The ClientHello is incomplete.
