@@ -107,11 +107,17 @@ pub(crate) fn sign_in(text: &str) -> Result<Vec<SignInPart>, InvalidValue> {
 
 #[cfg(test)]
 mod tests {
+    use proxy::origin::OriginScheme;
+
     use super::*;
 
     #[test]
     fn auth_server_urls_are_parsed() {
-        let tcp = |host: &str, port, tls| Origin::Tcp { host: host.into(), port, is_tls: tls, is_h2c: false };
+        let tcp = |host: &str, port, is_tls| Origin::Tcp {
+            host: host.into(),
+            port,
+            scheme: if is_tls { OriginScheme::Https } else { OriginScheme::Http },
+        };
         for (text, origin, target) in [
             ("http://127.0.0.1:9091/api/verify", tcp("127.0.0.1", 9091, false), "/api/verify"),
             ("https://auth.test/x?rd=https://a.test/", tcp("auth.test", 443, true), "/x?rd=https://a.test/"),

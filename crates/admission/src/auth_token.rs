@@ -126,8 +126,9 @@ fn jwt_agrees(jwt: &mut JwtAuth, node: &Node, check: &mut Checker) {
         let finding = check.error(&entry.value.span, title, "no token would be valid");
         finding.help("remove `algorithms`, or name those of the issuer: `[\"RS256\"]`");
     }
-    if let (Some(entry), Some(Origin::Tcp { host, is_tls: false, .. })) =
+    if let (Some(entry), Some(origin @ Origin::Tcp { host, .. })) =
         (node.entry("jwks"), jwt.jwks.as_ref().map(|server| &server.origin))
+        && !origin.is_tls()
         && host != "localhost"
         && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use failure::{Failure, FailureContext};
 use fastrand::Rng;
 use http::Version;
-use net::{ConnectAddress, TlsClient, TlsClientOptions};
+use net::{ConnectAddress, TlsClient, TlsClientOptions, TlsHttp};
 
 use crate::request::{self, BenchRequest, RequestSettings, WireRequest};
 
@@ -285,7 +285,11 @@ fn tls_client(host: &str, connect_options: &ConnectOptions, version: Version) ->
         disables_resumption: connect_options.no_resumption,
         version: connect_options.tls_version.as_deref(),
         groups: &groups,
-        http2: version == Version::Http2,
+        http: match version {
+            Version::Http2 => TlsHttp::Http2,
+            Version::Http3 => TlsHttp::Http3,
+            _ => TlsHttp::Http1,
+        },
         ..TlsClientOptions::default()
     })
 }

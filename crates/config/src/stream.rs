@@ -414,7 +414,11 @@ mod tests {
 
     #[test]
     fn upstream_addresses_of_streams_are_parsed() {
-        let tcp = |host: &str, port| Origin::Tcp { host: host.into(), port, is_tls: false, is_h2c: false };
+        let tcp = |host: &str, port| Origin::Tcp {
+            host: host.into(),
+            port,
+            scheme: proxy::origin::OriginScheme::Http,
+        };
         for (text, want) in [
             ("10.0.0.1:5432", tcp("10.0.0.1", 5432)),
             ("db.internal:5432", tcp("db.internal", 5432)),

@@ -135,22 +135,36 @@ impl DatagramSocket {
     /// Sends packets of one connection. Returns false if the socket has no room. Other errors are those of
     /// one destination, whose packets count as lost.
     pub(crate) fn send(&self, transmit: &quinn_proto::Transmit, bytes: &[u8]) -> bool {
-        let ecn = transmit.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8));
-        let sent = self.state.try_send(
-            UdpSockRef::from(&self.socket),
-            &Transmit {
-                destination: transmit.destination,
-                ecn,
-                contents: bytes,
-                segment_size: transmit.segment_size,
-                src_ip: transmit.src_ip,
-            },
-        );
+        let sent = send_packets(&self.state, &self.socket, transmit, bytes);
         !matches!(sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 
-fn bind_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Result<OwnedFd> {
+/// Sends packets of one connection.
+///
+/// # Errors
+/// The socket has no room, or the network has reported an error of earlier packets.
+pub(crate) fn send_packets(
+    state: &UdpSocketState,
+    socket: &OwnedFd,
+    transmit: &quinn_proto::Transmit,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let ecn = transmit.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8));
+    state.try_send(
+        UdpSockRef::from(socket),
+        &Transmit {
+            destination: transmit.destination,
+            ecn,
+            contents: bytes,
+            segment_size: transmit.segment_size,
+            src_ip: transmit.src_ip,
+        },
+    )
+}
+
+/// Binds a UDP socket. `v6_only` keeps an IPv6 socket from IPv4 clients.
+pub(crate) fn bind_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Result<OwnedFd> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;

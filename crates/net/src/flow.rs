@@ -15,11 +15,11 @@ use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::filters::{DefaultFields, fields_of};
-use crate::h2_client::H2Stream;
 use crate::inbound::BodyChunk;
 use crate::lane::Lane;
 use crate::link::Link;
 use crate::memory::Pressure;
+use crate::mux_client::MuxRequestStream;
 use crate::replace::{REPLACED_BYTES, REPLACED_WEIGHT};
 use crate::request_state::ReplyState;
 use crate::source::HALF_CLOSED;
@@ -428,7 +428,7 @@ impl Exchange<'_> {
     pub fn wait_either_stream<'s>(
         &'s self,
         client: Interest,
-        (stream, others): (&'s H2Stream, Interest),
+        (stream, others): (&'s MuxRequestStream, Interest),
         deadline: Moment,
     ) -> impl Future<Output = Result<(), Fault>> + 's {
         let is_done = move || self.lane.is_met_by_buffers(client);

@@ -1,13 +1,13 @@
-//! HTTP/2 for multiplexed connections: implements [`MuxProtocol`] with [`http2::Machine`].
+//! HTTP/2 for multiplexed connections: implements [`MuxProtocol`] and [`ClientProtocol`] with [`http2::Machine`].
 
 use http::{Fields, Head, Limits, Status};
 use http2::frame::PREFACE;
-use http2::{ErrorCode, Event, Machine, Priority};
+use http2::{ErrorCode, Event, Machine, RequestLine};
 use times::Moment;
 
 use crate::fault::Fault;
 use crate::mux::{
-    AbortReason, ByteProtocol, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority,
+    AbortReason, ByteProtocol, ClientProtocol, ContentFrames, MuxEvent, MuxProtocol, MuxRequest, ResetReason,
     StreamRequest, convert_extended_connect,
 };
 use crate::options;
@@ -59,6 +59,53 @@ impl ContentFrames for Frames {
     }
 }
 
+impl ClientProtocol for Frames {
+    fn can_request(&mut self) -> bool {
+        self.machine.can_request().is_ok()
+    }
+
+    fn request(&mut self, request: &MuxRequest<'_>) -> Option<u32> {
+        let line = RequestLine {
+            method: request.method_name,
+            scheme: request.scheme,
+            authority: request.authority,
+            path: request.path,
+            protocol: request.protocol,
+        };
+        let (id, mut head) = self.machine.request(&line, request.has_no_body, &mut self.out).ok()?;
+        head.lines(request.lines);
+        Some(id)
+    }
+
+    fn supports_connect(&self) -> bool {
+        self.machine.peer_settings().connect_protocol
+    }
+
+    fn grant(&mut self, id: u32, bytes: usize) {
+        self.machine.grant(id, bytes);
+    }
+
+    fn release(&mut self, id: u32) {
+        self.machine.release(id);
+    }
+
+    fn cancel_flood(&mut self, id: u32) {
+        self.machine.reset(id, ErrorCode::ENHANCE_YOUR_CALM);
+    }
+
+    fn ping(&mut self) {
+        self.machine.ping(*b"alive? \0");
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        self.out.len()
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.out.capacity() + self.machine.own_bytes()
+    }
+}
+
 /// The server side of an HTTP/2 connection.
 pub(crate) struct H2Server {
     frames: Frames,
@@ -86,7 +133,7 @@ impl H2Server {
         let machine = &mut self.frames.machine;
         let protocol = machine.protocol.take();
         machine.swap_head(&mut head, &mut bytes);
-        let priority = priority(machine.priority(id));
+        let priority = machine.priority(id).into();
         if let Some(protocol) = protocol.filter(|_| refused.is_none()) {
             convert_extended_connect(protocol, &mut head, &mut bytes);
         }
@@ -111,7 +158,7 @@ impl H2Server {
             }
             Event::Writable { stream: 0 } | Event::Settings => MuxEvent::Writable(None),
             Event::Writable { stream } => MuxEvent::Writable(Some(stream)),
-            Event::Reprioritized { stream, priority: new } => MuxEvent::Priority(stream, priority(new)),
+            Event::Reprioritized { stream, priority: new } => MuxEvent::Priority(stream, new.into()),
             Event::GoAway { .. } => {
                 self.is_peer_leaving = true;
                 return None;
@@ -125,10 +172,6 @@ impl H2Server {
             self.frames.machine.finish_shutdown();
         }
     }
-}
-
-fn priority(priority: Priority) -> StreamPriority {
-    StreamPriority { urgency: priority.urgency, is_incremental: priority.is_incremental }
 }
 
 impl ContentFrames for H2Server {

@@ -68,7 +68,8 @@ mod overflow;
 mod file;
 mod mux;
 mod h2;
-pub mod h2_client;
+mod h3;
+pub mod mux_client;
 #[cfg(any(test, feature = "sim"))]
 pub mod toy;
 mod detached;
@@ -121,7 +122,7 @@ pub use fault::Fault;
 pub use filters::{DefaultFields, FieldEdits, HeadTap, UpgradeTap};
 pub use flow::BodyPiece;
 pub use gate::{ConnectionGate, GatePermit, SharedGate, TooManyConnections};
-pub use h2_client::{H2Link, H2Options, H2Request, H2Stream, StreamFailure, StreamStep};
+pub use h3::{Http3Client, Http3Event, Http3Options};
 pub use idle::IdleLinks;
 pub use in_place::pin_in_place;
 pub use inbound::PIECE_WEIGHT_BYTES;
@@ -130,6 +131,8 @@ pub use link::Link;
 pub use listen::{ConfiguredListener, EarlyHints, Listen};
 pub use listener::{Listeners, NewListeners};
 pub use memory::{Memory, MemoryBudget, MemoryCharge, Pressure};
+pub use mux::MuxRequest;
+pub use mux_client::{MuxLink, MuxLinkOptions, MuxRequestStream, StreamFailure, StreamStep};
 pub use named_file::{FileReference, NamedFile};
 pub use notes::{CacheOutcome, FailedAttempt, FailedAttempts, MeasuredCosts, RequestNotes};
 pub use options::{Limits, Options, ServingLimits, Timeouts};
@@ -151,7 +154,7 @@ pub use stream_client::{StreamChoice, StreamClient, StreamFuture, StreamOpening,
 pub use tls::{
     BlockingTlsStream, CertificateFault, CertificateInfo, CertificateStore, ClientCertificates,
     ClientIdentity, HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsAgreement, TlsClient,
-    TlsClientOptions, TlsOptions, TlsSession, TlsSite, TlsStream, strip_byte_order_marks,
+    TlsClientOptions, TlsHttp, TlsOptions, TlsSession, TlsSite, TlsStream, strip_byte_order_marks,
 };
 pub use tunnel::{TunnelEnd, tunnel};
 pub use turn_hook::{TaskId, TurnHook};

@@ -5,11 +5,14 @@
 //! unsent output, the readiness of each stream, scheduling between streams, and memory accounting.
 
 pub(crate) mod protocol;
+pub(crate) mod client_protocol;
 pub(crate) mod shared;
 pub(crate) mod send_queue;
 pub(crate) mod conn;
 pub(crate) mod stream;
 
+pub(crate) use client_protocol::ClientProtocol;
+pub use client_protocol::MuxRequest;
 pub(crate) use conn::{MuxConn, MuxEndpoints};
 pub(crate) use protocol::{
     AbortReason, ByteProtocol, ContentFrames, MuxEvent, MuxProtocol, ResetReason, StreamPriority,

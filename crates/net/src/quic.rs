@@ -1,7 +1,6 @@
-//! HTTP/3 connections over QUIC: sockets, connection identifiers, handshakes, and the task of each connection.
+//! HTTP/3 connections of clients: sockets, connection identifiers, handshakes, and the task of each connection.
 //!
-//! QUIC itself is `quinn-proto`, which makes no system calls and has no clock; `http3` frames requests. This module
-//! moves datagrams between both and the sockets of a core. Nothing of it is known to handlers: streams,
+//! This module moves datagrams between the sockets of a core and [`crate::h3`], which has both ends of a connection. Nothing of it is known to handlers: streams,
 //! scheduling and accounting are those of [`crate::mux`].
 //!
 //! ```text
@@ -15,13 +14,11 @@ mod keys;
 mod tokens;
 mod handshake;
 mod timers;
-mod acknowledgements;
 mod succession;
 mod inbox;
 mod endpoint;
 mod link;
 mod h3_server;
-mod receiving;
 mod connection;
 mod socket_task;
 

@@ -12,7 +12,7 @@ mod blocking;
 #[cfg(any(test, feature = "hostile"))]
 pub mod hostile;
 
-pub(crate) use acceptor::ALPN_HTTP2;
+pub(crate) use acceptor::{ALPN_HTTP2, ALPN_HTTP3};
 pub use acceptor::{ClientCertificates, TlsAcceptor, TlsOptions, TlsSite};
 pub use blocking::BlockingTlsStream;
 pub use certificate::{CertificateFault, CertificateInfo, ServerCertificate};
@@ -55,6 +55,18 @@ pub struct TlsClient {
     name: ServerName<'static>,
 }
 
+/// A version of HTTP that a TLS client offers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsHttp {
+    /// HTTP/1.1 (default).
+    #[default]
+    Http1,
+    /// HTTP/2.
+    Http2,
+    /// HTTP/3, which needs TLS 1.3.
+    Http3,
+}
+
 /// Options of a TLS client.
 #[derive(Clone, Debug, Default)]
 pub struct TlsClientOptions<'o> {
@@ -66,8 +78,8 @@ pub struct TlsClientOptions<'o> {
     pub identity_pem: Option<(&'o [u8], &'o [u8])>,
     /// Whether to accept any certificate.
     pub insecure: bool,
-    /// Whether to offer HTTP/2 (ALPN) instead of HTTP/1.1.
-    pub http2: bool,
+    /// The version of HTTP to offer (ALPN).
+    pub http: TlsHttp,
     /// Whether to disable session resumption.
     pub disables_resumption: bool,
     /// The only version to offer, `1.2` or `1.3`.
@@ -91,8 +103,11 @@ impl TlsClient {
         }
         let provider = Arc::new(provider);
         let versions: &[&SupportedProtocolVersion] = match options.version {
-            None => &[&TLS13, &TLS12],
-            Some("1.3") => &[&TLS13],
+            None if options.http != TlsHttp::Http3 => &[&TLS13, &TLS12],
+            None | Some("1.3") => &[&TLS13],
+            Some("1.2") if options.http == TlsHttp::Http3 => {
+                return Err("HTTP/3 needs version 1.3 of TLS".into());
+            }
             Some("1.2") => &[&TLS12],
             Some(other) => {
                 return Err(Failure::new(format!(
@@ -116,12 +131,21 @@ impl TlsClient {
                 builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
             }
         };
-        let protocol: &[u8] = if options.http2 { ALPN_HTTP2 } else { b"http/1.1" };
+        let protocol: &[u8] = match options.http {
+            TlsHttp::Http1 => b"http/1.1",
+            TlsHttp::Http2 => ALPN_HTTP2,
+            TlsHttp::Http3 => ALPN_HTTP3,
+        };
         config.alpn_protocols = vec![protocol.to_vec()];
         if options.disables_resumption {
             config.resumption = Resumption::disabled();
         }
         Ok(TlsClient { config: Arc::new(config), name })
+    }
+
+    /// Returns the settings and the server's name for QUIC.
+    pub(crate) fn quic(&self) -> (Arc<ClientConfig>, ServerName<'static>) {
+        (self.config.clone(), self.name.clone())
     }
 }
 
@@ -484,7 +508,7 @@ fn fault_of(error: io::Error) -> Fault {
 }
 
 /// Describes an error for the log.
-fn describe_error(error: &rustls::Error) -> &'static str {
+pub(crate) fn describe_error(error: &rustls::Error) -> &'static str {
     use rustls::Error;
     match error {
         Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {

@@ -6,9 +6,9 @@ use times::{Millis, Moment};
 
 use crate::exchange::Exchange;
 use crate::fault::Fault;
-use crate::h2_client::{H2Stream, StreamStep};
 use crate::io_buffers::OutputBuffer;
 use crate::link::Link;
+use crate::mux_client::{MuxRequestStream, StreamStep};
 use crate::progress::SendProgress;
 use crate::wait::Interest;
 
@@ -33,7 +33,7 @@ pub enum TunnelEnd<'e> {
     /// A connection.
     Link(&'e mut Link),
     /// A stream of a shared connection.
-    Stream(&'e mut H2Stream),
+    Stream(&'e mut MuxRequestStream),
 }
 
 impl TunnelEnd<'_> {

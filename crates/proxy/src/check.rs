@@ -3,11 +3,11 @@
 use cgi::Variables;
 use http::machine::ClientMachine;
 use http::{Limits, Method};
-use net::{Core, H2Link, H2Options, H2Request, HeldBuffers, Link, proxy_protocol};
+use net::{Core, HeldBuffers, MuxLinkOptions, MuxRequest, proxy_protocol};
 use times::Millis;
 
 use crate::cgi_side::CgiSide;
-use crate::dial::{DialOptions, dial};
+use crate::dial::{Connected, dial_any};
 use crate::failure::AttemptFailure;
 use crate::options::{CgiProtocol, GroupOptions, HealthCheck, UpstreamProtocol};
 use crate::shared::Upstream;
@@ -30,10 +30,7 @@ pub(crate) async fn probe(
     if let Some(version) = options.proxy_protocol {
         proxy_protocol::write(&mut preface, version, None);
     }
-    let http2 = options.servers[server].is_http2();
-    let how = DialOptions { first_address: 0, preface: &preface, http2 };
-    let dialled = dial(core, options, server, upstream, &how, deadline).await;
-    let (link, address) = match dialled {
+    let connected = match dial_any(core, options, server, upstream, (0, &preface), deadline).await {
         Ok(connected) => connected,
         Err(AttemptFailure::ResourcesExhausted) => return None,
         Err(failure) => return Some(Err(failure)),
@@ -44,9 +41,12 @@ pub(crate) async fn probe(
     // Health checks accept the same heads as routes do.
     let limits = options.head_limits();
     let bounds = RequestBounds { limits, head_timeout: Millis::MAX, between: Millis::MAX, deadline };
-    let side = match options.servers[server].protocol {
-        UpstreamProtocol::Http2 => build_http2_request(link, path, host, upstream.tls.is_some(), limits)?,
-        UpstreamProtocol::Cgi(protocol) => {
+    let side = match (options.servers[server].protocol, connected) {
+        (UpstreamProtocol::Http2 | UpstreamProtocol::Http3, connected)
+        | (_, connected @ Connected::Http3(..)) => {
+            build_shared_request(connected, path, host, upstream.tls.is_some(), limits)?
+        }
+        (UpstreamProtocol::Cgi(protocol), Connected::Link(link, address)) => {
             let side =
                 build_cgi_request(UpstreamConnection::new(link, address, buffers), protocol, path, host);
             match side {
@@ -54,7 +54,7 @@ pub(crate) async fn probe(
                 Err(reason) => return Some(Err(AttemptFailure::Invalid(reason))),
             }
         }
-        UpstreamProtocol::Http1 | UpstreamProtocol::Tcp => {
+        (UpstreamProtocol::Http1 | UpstreamProtocol::Tcp, Connected::Link(link, address)) => {
             let mut connection = UpstreamConnection::new(link, address, buffers);
             connection.buffers.out.extend_from_slice(
                 format!(
@@ -102,16 +102,16 @@ fn build_cgi_request(
     Ok(UpstreamSide::Cgi(Box::new(side)))
 }
 
-/// Sends a request on a new HTTP/2 connection that carries only this stream.
-fn build_http2_request(
-    link: Link,
+/// Sends a request on a new HTTP/2 or HTTP/3 connection that carries only this stream.
+fn build_shared_request(
+    connected: Connected,
     path: &str,
     host: &str,
     is_tls: bool,
     head: Limits,
 ) -> Option<UpstreamSide> {
-    let connection = H2Link::start(link, &H2Options { head, ..H2Options::default() }, || ());
-    let request = H2Request {
+    let connection = connected.start(&MuxLinkOptions { head, ..MuxLinkOptions::default() }, || ());
+    let request = MuxRequest {
         method: Method::Get,
         method_name: b"GET",
         scheme: if is_tls { b"https" } else { b"http" },

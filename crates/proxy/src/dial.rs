@@ -4,13 +4,17 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::Poll;
 
-use net::{ConnectAddress, Core, Fault, Link, Stream, TlsStream};
-use times::Moment;
+use net::{
+    ConnectAddress, Core, Fault, Http3Client, Http3Options, Link, MuxLink, MuxLinkOptions, Stream, TlsStream,
+};
+use times::{Millis, Moment};
 
 use crate::failure::AttemptFailure;
-use crate::options::{GroupOptions, UpstreamAddress};
+use crate::options::{GroupOptions, UpstreamAddress, UpstreamProtocol};
+use crate::server_addresses::ServerAddresses;
 use crate::shared::Upstream;
 
 /// Failure for a server that does not negotiate HTTP/2.
@@ -42,9 +46,11 @@ pub(crate) async fn dial(
     let &DialOptions { first_address: turn, preface, http2 } = dial_options;
     let (mut stream, address) = match (&options.servers[server].address, &upstream.addresses) {
         (UpstreamAddress::Tcp { .. }, Some(names)) => {
-            let addresses = with_deadline(core, deadline, names.addresses(core, options.resolve_interval));
-            let addresses = addresses.await.ok_or(AttemptFailure::ConnectTimeout)?;
-            let (stream, address) = connect_any(core, &addresses, turn, deadline).await?;
+            let connect = async |address, until| {
+                Stream::connect(core, &ConnectAddress::Tcp(address), until).await.map_err(failure)
+            };
+            let (stream, address) =
+                connect_any(core, names, options.resolve_interval, turn, deadline, connect).await?;
             (stream, Some(address))
         }
         (UpstreamAddress::Unix(path), _) => {
@@ -58,7 +64,7 @@ pub(crate) async fn dial(
     if !preface.is_empty() {
         send(&mut stream, preface, deadline).await?;
     }
-    Ok(match if http2 { &upstream.tls_http2 } else { &upstream.tls } {
+    Ok(match if http2 { &upstream.tls_shared } else { &upstream.tls } {
         None => (Link::Plain(stream), address),
         Some(tls) => {
             let tls = TlsStream::connect(stream, tls, deadline).await.map_err(failure)?;
@@ -69,6 +75,56 @@ pub(crate) async fn dial(
             (link, address)
         }
     })
+}
+
+/// A new connection in the server's protocol, with its address.
+pub(crate) enum Connected {
+    Link(Link, Option<SocketAddr>),
+    Http3(Box<Http3Client>, SocketAddr),
+}
+
+impl Connected {
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Connected::Link(_, address) => *address,
+            Connected::Http3(_, address) => Some(*address),
+        }
+    }
+
+    /// Starts HTTP/2 or HTTP/3 on it. See [`MuxLink::start`].
+    pub(crate) fn start(self, options: &MuxLinkOptions, on_change: impl Fn() + 'static) -> MuxLink {
+        match self {
+            Connected::Link(link, _) => MuxLink::start(link, options, on_change),
+            Connected::Http3(client, _) => MuxLink::start_http3(*client, options, on_change),
+        }
+    }
+}
+
+/// Connects to a server over its protocol. `first_address` and `preface` are as of [`DialOptions`]; HTTP/3 has no
+/// preface.
+pub(crate) async fn dial_any(
+    core: &Core,
+    options: &GroupOptions,
+    server: usize,
+    upstream: &Upstream,
+    (first_address, preface): (usize, &[u8]),
+    deadline: Moment,
+) -> Result<Connected, AttemptFailure> {
+    if options.servers[server].protocol != UpstreamProtocol::Http3 {
+        let http2 = options.servers[server].shares_connections();
+        let how = DialOptions { first_address, preface, http2 };
+        let (link, address) = dial(core, options, server, upstream, &how, deadline).await?;
+        return Ok(Connected::Link(link, address));
+    }
+    let (Some(names), Some(tls)) = (&upstream.addresses, &upstream.tls_shared) else {
+        return Err(AttemptFailure::Connect("the upstream has no address"));
+    };
+    let http = Http3Options { head: options.head_limits(), ..Http3Options::default() };
+    let connect =
+        async |address, until| Http3Client::connect(core, address, tls, &http, until).await.map_err(failure);
+    let (client, address) =
+        connect_any(core, names, options.resolve_interval, first_address, deadline, connect).await?;
+    Ok(Connected::Http3(Box::new(client), address))
 }
 
 /// Returns the output of `future`, or `None` at the deadline.
@@ -107,21 +163,25 @@ pub(crate) async fn run_concurrently<T>(
     .await
 }
 
-/// Tries the addresses one after the other, each with an equal share of the remaining time.
-async fn connect_any(
+/// Resolves the name and tries the addresses one after the other, each with an equal share of the remaining time.
+async fn connect_any<C>(
     core: &Core,
-    addresses: &[SocketAddr],
+    names: &Arc<ServerAddresses>,
+    resolve_interval: Millis,
     turn: usize,
     deadline: Moment,
-) -> Result<(Stream, SocketAddr), AttemptFailure> {
+    connect: impl AsyncFn(SocketAddr, Moment) -> Result<C, AttemptFailure>,
+) -> Result<(C, SocketAddr), AttemptFailure> {
+    let addresses = with_deadline(core, deadline, names.addresses(core, resolve_interval));
+    let addresses = addresses.await.ok_or(AttemptFailure::ConnectTimeout)?;
     let mut failed = AttemptFailure::Connect("the upstream's name cannot be resolved");
     for step in 0..addresses.len() {
         let address = addresses[turn.wrapping_add(step) % addresses.len()];
         let left = deadline - core.now();
         let share = left / (addresses.len() - step) as u64;
-        match Stream::connect(core, &ConnectAddress::Tcp(address), core.now() + share).await {
-            Ok(stream) => return Ok((stream, address)),
-            Err(fault) => failed = failure(fault),
+        match connect(address, core.now() + share).await {
+            Ok(connected) => return Ok((connected, address)),
+            Err(failure) => failed = failure,
         }
     }
     Err(failed)

@@ -123,7 +123,7 @@ directives! {
         "resolve" resolve: Millis = "30s", duration(SECOND, DAY);
         /// The version of HTTP that servers with `https` URLs are asked over: `"1.1"`, or `"2"`, which they have to offer (ALPN).
         /// Requests share few connections over HTTP/2, which gRPC needs. A server in the clear is asked over HTTP/2 if its URL
-        /// begins with `h2c://`.
+        /// begins with `h2c://`, and any over HTTP/3 if it begins with `h3://`.
         "http" http: ProxyHttp = "1.1", Word(&[("1.1", ProxyHttp::Http1), ("2", ProxyHttp::Http2)]);
         /// TLS to servers with `https` URLs.
         "tls" tls: ProxyTls = {}, table();
@@ -215,7 +215,8 @@ directives! {
     /// ```
     Upstream in "`to` of `proxy`" {
         /// Address of the server: `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT` for HTTP/2
-        /// without TLS, or `unix:PATH` for a Unix socket. The default port is 80, or 443 for `https`. Servers
+        /// without TLS, `h3://HOST:PORT` for HTTP/3, or `unix:PATH` for a Unix socket. The default port is 80,
+        /// or 443 for `https` and `h3`. Servers
         /// that speak FastCGI, uwsgi or SCGI have `fastcgi://HOST:PORT` or `fastcgi+unix:PATH`, and likewise
         /// `uwsgi` and `scgi`; their default ports are 9000, 3031 and 4000.
         "url" url: Origin = required(""), UrlShape;
@@ -495,11 +496,18 @@ fn check_http2(proxy: &ProxyOptions, node: &Node, check: &mut Checker) {
         finding.help("write \"h2c://HOST:PORT\" for HTTP/2 without TLS, or \"https://HOST:PORT\"");
     }
     let is_http2 = |url: &Origin| url.is_h2c() || (proxy.http == ProxyHttp::Http2 && url.is_tls());
-    let any_http2 = proxy.to.iter().any(|upstream| is_http2(&upstream.url));
-    if let Some(entry) = node.entry("proxy_protocol").filter(|_| any_http2 && proxy.proxy_protocol.is_some())
+    let any = |is_shared: &dyn Fn(&Origin) -> bool| proxy.to.iter().any(|upstream| is_shared(&upstream.url));
+    let shared = match () {
+        () if any(&Origin::is_h3) => Some("HTTP/3"),
+        () if any(&is_http2) => Some("HTTP/2"),
+        () => None,
+    };
+    if let Some(entry) = node.entry("proxy_protocol")
+        && let Some(version) = shared.filter(|_| proxy.proxy_protocol.is_some())
     {
-        let title = "`proxy_protocol` beside HTTP/2".to_owned();
-        let finding = check.error(&entry.value.span, title, "clients share connections over HTTP/2");
+        let title = format!("`proxy_protocol` beside {version}");
+        let finding =
+            check.error(&entry.value.span, title, format!("clients share connections over {version}"));
         finding.help("remove it: `forwarded` sends the client's address with each request");
     }
 }

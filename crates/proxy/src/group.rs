@@ -10,21 +10,21 @@ use std::sync::atomic::Ordering;
 
 use http::{Method, Status};
 use net::proxy_protocol;
-use net::{Core, H2Request, H2Stream, HeldBuffers, SpillError};
+use net::{Core, HeldBuffers, MuxRequest, MuxRequestStream, SpillError};
 use times::{Millis, Moment};
 
 use crate::cgi_side::ErrorSink;
 use crate::check;
 use crate::counts::UpstreamCounters;
-use crate::dial::{ConcurrentTask, DialOptions, dial, run_concurrently};
+use crate::dial::{ConcurrentTask, DialOptions, dial, dial_any, run_concurrently};
 use crate::failure::AttemptFailure;
-use crate::h2_pool::H2Pool;
 use crate::health::ServerState;
 use crate::options::{RouteOptions, UpstreamAddress};
 use crate::pool::{CorePool, InUse};
 use crate::retry::RetryBudget;
 use crate::selection::{Balancer, Requester, Selection};
 use crate::shared::GroupShared;
+use crate::shared_pool::SharedPool;
 use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnection, buffer_pool};
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
@@ -120,7 +120,7 @@ pub(crate) struct GroupState {
     /// Pool of each server.
     pools: Vec<Rc<CorePool>>,
     /// HTTP/2 connections to each server; empty for servers with other protocols.
-    h2_pools: Vec<H2Pool>,
+    shared_pools: Vec<SharedPool>,
     /// Counters of each server on this core.
     pub(crate) counters: Vec<Arc<UpstreamCounters>>,
     /// Display name of each server.
@@ -162,7 +162,7 @@ impl Group {
             error_sinks: report.iter().flat_map(|to| shown.iter().map(|one| sink(to, one))).collect(),
             report,
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
-            h2_pools: shared.servers.iter().map(|_| H2Pool::new(core, options)).collect(),
+            shared_pools: shared.servers.iter().map(|_| SharedPool::new(core, options)).collect(),
             counters: shared.servers.iter().map(|server| server.counter_sets.take()).collect(),
             display_names: shown,
             buffers: buffer_pool(core.memory()),
@@ -190,7 +190,7 @@ impl Group {
     /// Returns the number of connections to a server that this core keeps.
     #[must_use]
     pub fn kept_count(&self, server: usize) -> usize {
-        self.0.pools[server].len() + self.0.h2_pools[server].len()
+        self.0.pools[server].len() + self.0.shared_pools[server].len()
     }
 }
 
@@ -233,7 +233,7 @@ impl GroupState {
         counters.head.observe(us);
         counters.statuses[Some(usize::from(status.code() / 100)).filter(|class| *class < 6).unwrap_or(0)]
             .add(1);
-        if !self.shared.options.servers[selection.server].is_http2() {
+        if !self.shared.options.servers[selection.server].shares_connections() {
             self.pools[selection.server].record_response_time(length, reused);
         }
         if selection.is_probe() {
@@ -311,10 +311,10 @@ impl GroupState {
     pub(crate) async fn open_stream(
         &self,
         server: usize,
-        request: &H2Request<'_>,
+        request: &MuxRequest<'_>,
         deadline: Moment,
-    ) -> Result<H2Stream, AttemptFailure> {
-        let pool = &self.h2_pools[server];
+    ) -> Result<MuxRequestStream, AttemptFailure> {
+        let pool = &self.shared_pools[server];
         let needs_connect = request.protocol.is_some();
         loop {
             if let Some(stream) = pool.request(request) {
@@ -338,7 +338,7 @@ impl GroupState {
         server: usize,
         deadline: Moment,
     ) -> Result<bool, AttemptFailure> {
-        let pool = &self.h2_pools[server];
+        let pool = &self.shared_pools[server];
         for _ in 0..CONNECT_SUPPORT_DIALS_MAX {
             if let Some(connects) = pool.supports_connect() {
                 return Ok(connects);
@@ -357,11 +357,11 @@ impl GroupState {
     async fn dial_shared(&self, server: usize, deadline: Moment) -> Result<(), AttemptFailure> {
         let options = &self.shared.options;
         let upstream = &self.shared.servers[server];
-        let how = DialOptions { first_address: self.next_address_index(), preface: b"", http2: true };
+        let first = self.next_address_index();
         let since_us = self.core.now_us();
-        let (link, address) = dial(&self.core, options, server, upstream, &how, deadline).await?;
+        let connected = dial_any(&self.core, options, server, upstream, (first, b""), deadline).await?;
         self.counters[server].connect.observe(self.core.now_us() - since_us);
-        self.h2_pools[server].add(link, address);
+        self.shared_pools[server].add(connected);
         Ok(())
     }
 
@@ -482,7 +482,7 @@ async fn sweep(inner: Weak<GroupState>, core: Core) {
             pool.sweep(inner.shared.options.keep_alive.idle_max as usize, |rested| {
                 !down && inner.has_current_address(server, rested)
             });
-            inner.h2_pools[server].sweep(|address| !down && inner.is_address_of_server(server, address));
+            inner.shared_pools[server].sweep(|address| !down && inner.is_address_of_server(server, address));
         }
     }
 }

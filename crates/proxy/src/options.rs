@@ -98,6 +98,8 @@ pub enum UpstreamProtocol {
     Http1,
     /// HTTP/2: negotiated by ALPN over TLS, otherwise by prior knowledge.
     Http2,
+    /// HTTP/3, which needs TLS.
+    Http3,
     /// A protocol of the CGI family.
     Cgi(CgiProtocol),
     /// Any protocol: connections are relayed. Health checks use HTTP/1.1.
@@ -200,10 +202,10 @@ impl UpstreamServer {
         }
     }
 
-    /// Whether the protocol is HTTP/2.
+    /// Whether requests share connections: over HTTP/2 and HTTP/3.
     #[must_use]
-    pub fn is_http2(&self) -> bool {
-        self.protocol == UpstreamProtocol::Http2
+    pub fn shares_connections(&self) -> bool {
+        matches!(self.protocol, UpstreamProtocol::Http2 | UpstreamProtocol::Http3)
     }
 
     /// Returns `host[:port]` for `Host`; the scheme's default port is omitted.
@@ -240,9 +242,14 @@ impl std::fmt::Display for UpstreamServer {
                 }
             }
             (UpstreamAddress::Unix(path), _) => write!(f, "unix:{}", path.display()),
-            (UpstreamAddress::Tcp { .. }, None) if self.is_http2() => write!(f, "h2c://{}", self.authority()),
+            (UpstreamAddress::Tcp { .. }, None) if self.shares_connections() => {
+                write!(f, "h2c://{}", self.authority())
+            }
             (UpstreamAddress::Tcp { .. }, None) => write!(f, "http://{}", self.authority()),
-            (UpstreamAddress::Tcp { .. }, Some(_)) => write!(f, "https://{}", self.authority()),
+            (UpstreamAddress::Tcp { .. }, Some(_)) => match self.protocol {
+                UpstreamProtocol::Http3 => write!(f, "h3://{}", self.authority()),
+                _ => write!(f, "https://{}", self.authority()),
+            },
         }
     }
 }

@@ -20,22 +20,56 @@ const STICKY_COOKIE: &str = "komainu";
 /// The address of an upstream server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// `http://HOST[:PORT]`, `https://` with TLS, or `h2c://`, HTTP/2 without TLS.
+    /// `http://HOST[:PORT]` and the like.
     Tcp {
         /// A name, an IPv4 address, or an IPv6 address without brackets.
         host: String,
         /// The port.
         port: u16,
-        /// Whether it speaks TLS.
-        is_tls: bool,
-        /// Whether it speaks HTTP/2 without TLS.
-        is_h2c: bool,
+        /// The protocol.
+        scheme: OriginScheme,
     },
     /// A Unix socket, `unix:/run/app.sock`.
     Unix(PathBuf),
     /// A server that speaks a protocol of the CGI family: `fastcgi://HOST:PORT`, `fastcgi+unix:PATH`. The address is one of those
     /// above, without TLS.
     Cgi(CgiProtocol, Box<Origin>),
+}
+
+/// The scheme of an upstream server with a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OriginScheme {
+    /// `http`: HTTP/1.1.
+    Http,
+    /// `https`: HTTP over TLS.
+    Https,
+    /// `h2c`: HTTP/2 without TLS.
+    H2c,
+    /// `h3`: HTTP/3.
+    H3,
+}
+
+impl OriginScheme {
+    const ALL: [OriginScheme; 4] = [Self::Http, Self::Https, Self::H2c, Self::H3];
+
+    /// As URLs begin.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+            Self::H2c => "h2c",
+            Self::H3 => "h3",
+        }
+    }
+
+    /// Returns the default port of the scheme.
+    fn default_port(self) -> u16 {
+        if self.is_tls() { 443 } else { 80 }
+    }
+
+    fn is_tls(self) -> bool {
+        matches!(self, Self::Https | Self::H3)
+    }
 }
 
 /// A protocol that carries variables instead of an HTTP head.
@@ -87,7 +121,7 @@ impl Default for Origin {
 }
 
 impl Origin {
-    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:PATH`; or `fastcgi://HOST[:PORT]`,
+    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]`, `h3://HOST[:PORT]` or `unix:PATH`; or `fastcgi://HOST[:PORT]`,
     /// `fastcgi+unix:PATH`, and the same with `uwsgi` and `scgi`.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
         if let Some(path) = text.strip_prefix("unix:") {
@@ -105,18 +139,13 @@ impl Origin {
             return Err(missing_scheme(text));
         };
         let cgi = CgiProtocol::from_name(&scheme.to_ascii_lowercase());
-        let (tls, h2c) = match scheme.to_ascii_lowercase().as_str() {
-            "http" => (false, false),
-            "https" => (true, false),
-            "h2c" => (false, true),
-            _ if cgi.is_some() => (false, false),
-            _ => {
-                let fault = InvalidValue::new(
-                    "an upstream server has a scheme of http, https, h2c, unix, fastcgi, uwsgi or scgi",
-                    "write \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\", \"unix:PATH\" or \"fastcgi://HOST:PORT\"",
-                );
-                return Err(fault.within(0..scheme.len()));
-            }
+        let of_http = OriginScheme::ALL.into_iter().find(|known| scheme.eq_ignore_ascii_case(known.name()));
+        let Some(own_scheme) = of_http.or(cgi.map(|_| OriginScheme::Http)) else {
+            let fault = InvalidValue::new(
+                "an upstream server has a scheme of http, https, h2c, h3, unix, fastcgi, uwsgi or scgi",
+                "write \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\", \"h3://HOST:PORT\", \"unix:PATH\" or \"fastcgi://HOST:PORT\"",
+            );
+            return Err(fault.within(0..scheme.len()));
         };
         let start = scheme.len() + 3;
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -143,8 +172,8 @@ impl Origin {
             span: fault.span.map(|at| start + at.start..start + at.end),
             ..fault
         })?;
-        let default = cgi.map_or(if tls { 443 } else { 80 }, CgiProtocol::default_port);
-        let origin = Self::Tcp { host, port: port.unwrap_or(default), is_tls: tls, is_h2c: h2c };
+        let default = cgi.map_or(own_scheme.default_port(), CgiProtocol::default_port);
+        let origin = Self::Tcp { host, port: port.unwrap_or(default), scheme: own_scheme };
         Ok(match cgi {
             Some(scheme) => Self::Cgi(scheme, Box::new(origin)),
             None => origin,
@@ -153,12 +182,17 @@ impl Origin {
 
     /// Whether it speaks HTTP/2 without TLS.
     pub fn is_h2c(&self) -> bool {
-        matches!(self, Self::Tcp { is_h2c: true, .. })
+        matches!(self, Self::Tcp { scheme: OriginScheme::H2c, .. })
+    }
+
+    /// Whether it speaks HTTP/3.
+    pub fn is_h3(&self) -> bool {
+        matches!(self, Self::Tcp { scheme: OriginScheme::H3, .. })
     }
 
     /// Whether it speaks TLS.
     pub fn is_tls(&self) -> bool {
-        matches!(self, Self::Tcp { is_tls: true, .. })
+        matches!(self, Self::Tcp { scheme, .. } if scheme.is_tls())
     }
 }
 
@@ -245,12 +279,8 @@ impl fmt::Display for Origin {
                 Some(rest) => write!(out, "{}{rest}", scheme.name()),
                 None => write!(out, "{}+{at}", scheme.name()),
             },
-            Self::Tcp { host, port, is_tls: tls, is_h2c: h2c } => {
-                let scheme = match (tls, h2c) {
-                    (true, _) => "https",
-                    (false, true) => "h2c",
-                    (false, false) => "http",
-                };
+            Self::Tcp { host, port, scheme } => {
+                let scheme = scheme.name();
                 match host.contains(':') {
                     true => write!(out, "{scheme}://[{host}]:{port}"),
                     false => write!(out, "{scheme}://{host}:{port}"),
@@ -267,9 +297,10 @@ impl Shape for UrlShape {
     type Out = Origin;
 
     fn kind(&self) -> ShapeKind {
-        let text = "a URL: \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\", \"unix:PATH\", or \
+        let text = "a URL: \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\", \
+                    \"h3://HOST:PORT\", \"unix:PATH\", or \
                     \"fastcgi://HOST:PORT\" or \"fastcgi+unix:PATH\" and the same with `uwsgi` and `scgi`";
-        let pattern = "^(((fastcgi|uwsgi|scgi)[+])?unix:.+|(https?|h2c|fastcgi|uwsgi|scgi)://.+)$";
+        let pattern = "^(((fastcgi|uwsgi|scgi)[+])?unix:.+|(https?|h2c|h3|fastcgi|uwsgi|scgi)://.+)$";
         ShapeKind::new(text, json!({ "type": "string", "pattern": pattern }))
     }
 
@@ -439,6 +470,7 @@ mod tests {
             "http://127.0.0.1:3000",
             "https://app.internal:8443",
             "h2c://127.0.0.1:50051",
+            "h3://127.0.0.1:443",
             "http://[::1]:80",
             "unix:/run/a.sock",
             "unix:a.sock",
@@ -456,6 +488,7 @@ mod tests {
             ("unix:///run/a", "unix:/run/a"),
             ("fastcgi://a", "fastcgi://a:9000"),
             ("UWSGI://a", "uwsgi://a:3031"),
+            ("h3://a", "h3://a:443"),
             ("scgi+unix:///run/a", "scgi+unix:/run/a"),
         ] {
             assert_eq!(Origin::parse(text).unwrap().to_string(), whole);

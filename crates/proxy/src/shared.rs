@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use failure::{Failure, FailureContext};
-use net::{TlsClient, TlsClientOptions};
+use net::{TlsClient, TlsClientOptions, TlsHttp};
 use times::Moment;
 
 use crate::connection_limiter::ConnectionLimiter;
@@ -43,7 +43,7 @@ pub(crate) struct Upstream {
     pub(crate) addresses: Option<Arc<ServerAddresses>>,
     pub(crate) tls: Option<TlsClient>,
     /// TLS for HTTP/2; `None` without TLS or if the server does not use HTTP/2.
-    pub(crate) tls_http2: Option<TlsClient>,
+    pub(crate) tls_shared: Option<TlsClient>,
     /// Idle connections to the server, shared with other groups that use it.
     pub(crate) idle: Arc<SharedPool>,
     /// Counters of the server, shared with other groups that use it.
@@ -201,20 +201,24 @@ impl Upstream {
                 (Some(Arc::new(ServerAddresses::new(host, *port))), host.as_str())
             }
         };
-        let client = |http2: bool| {
+        let client = |http: TlsHttp| {
             let Some(tls) = &server.tls else { return Ok(None) };
             let options = TlsClientOptions {
                 name: tls.name.as_deref().unwrap_or(host),
                 roots_pem: tls.roots_pem.as_deref(),
                 identity_pem: tls.identity_pem.as_ref().map(|(chain, key)| (&chain[..], &key[..])),
                 insecure: tls.insecure,
-                http2,
+                http,
                 ..TlsClientOptions::default()
             };
             TlsClient::new(&options).map(Some).context(&shown)
         };
-        let tls = client(false)?;
-        let tls_http2 = if server.is_http2() { client(true)? } else { None };
+        let tls = client(TlsHttp::Http1)?;
+        let tls_shared = match server.protocol {
+            UpstreamProtocol::Http2 => client(TlsHttp::Http2)?,
+            UpstreamProtocol::Http3 => client(TlsHttp::Http3)?,
+            _ => None,
+        };
         let id = hash(shown.as_bytes());
         Ok(Upstream {
             authority: server.authority(),
@@ -222,7 +226,7 @@ impl Upstream {
             health: Health::default(),
             addresses: names,
             tls,
-            tls_http2,
+            tls_shared,
             idle: Arc::default(),
             counter_sets: Arc::default(),
             weight: AtomicU32::new(server.weight),

@@ -7,7 +7,7 @@ use http::body::Body;
 use http::encode::{CHUNK_END, write_chunk_start, write_last_chunk};
 use http::machine::Step;
 use http::{Fields, Limits, Method, ResponseHead, Span, Status};
-use net::{Core, Exchange, Fault, H2Stream, Interest, StreamFailure, StreamStep};
+use net::{Core, Exchange, Fault, Interest, MuxRequestStream, StreamFailure, StreamStep};
 use times::{Millis, Moment};
 
 use crate::cgi_side::{CgiSide, CgiStep};
@@ -19,7 +19,7 @@ pub(crate) enum UpstreamSide {
     /// An HTTP/1 connection that carries only this request at present.
     H1(Http1Side),
     /// An HTTP/2 stream. Boxed, so that it does not enlarge HTTP/1 requests.
-    Stream(Box<H2Stream>),
+    Stream(Box<MuxRequestStream>),
     /// FastCGI, uwsgi or SCGI.
     Cgi(Box<CgiSide>),
 }
@@ -409,7 +409,7 @@ impl Http1Side {
 }
 
 /// Converts the failure of a stream to that of the attempt.
-fn stream_failure(stream: &H2Stream, failure: StreamFailure) -> AttemptFailure {
+fn stream_failure(stream: &MuxRequestStream, failure: StreamFailure) -> AttemptFailure {
     // The server may have closed the connection before the request arrived.
     let stale = stream.received_at() == Moment::ZERO && stream.is_reused();
     match (failure, stream.has_begun()) {

@@ -257,11 +257,13 @@ fn build_server(
         .is_tls()
         .then(|| build_tls(upstream.tls.as_ref().unwrap_or(&proxy.tls), files))
         .transpose()?;
-    let is_http2 = upstream.url.is_h2c() || (tls.is_some() && proxy.http == ProxyHttp::Http2);
+    let is_h3 = upstream.url.is_h3();
+    let is_http2 = upstream.url.is_h2c() || (tls.is_some() && proxy.http == ProxyHttp::Http2 && !is_h3);
     Ok(UpstreamServer {
         tls,
         protocol: match cgi {
             Some(protocol) => UpstreamProtocol::Cgi(protocol),
+            None if is_h3 => UpstreamProtocol::Http3,
             None if is_http2 => UpstreamProtocol::Http2,
             None => UpstreamProtocol::Http1,
         },

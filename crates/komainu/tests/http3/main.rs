@@ -18,3 +18,4 @@ mod connections;
 mod hostile;
 mod requests;
 mod upgrades;
+mod upstream;

@@ -14,6 +14,12 @@ pub(crate) struct StreamPriority {
     pub(crate) is_incremental: bool,
 }
 
+impl From<sections::Priority> for StreamPriority {
+    fn from(priority: sections::Priority) -> StreamPriority {
+        StreamPriority { urgency: priority.urgency, is_incremental: priority.is_incremental }
+    }
+}
+
 /// A request received by the state machine.
 pub(crate) struct StreamRequest {
     pub(crate) head: Head,

@@ -11,16 +11,14 @@ use http3::{Http3Code, Http3Error};
 use quinn_proto::{Connection, Event, Incoming, VarInt};
 use times::{Millis, Moment};
 
-use super::acknowledgements::Acknowledgements;
-use super::endpoint::{PendingHandshake, QuicEndpoint, TURN_BYTES_MAX};
-use super::h3_server::{H3Server, var_int};
+use super::endpoint::{PendingHandshake, QuicEndpoint, RECEIVE_WINDOW_BYTES, TURN_BYTES_MAX};
 use super::handshake::HandshakeOutcome;
 use super::link::QuicLink;
-use super::receiving::Received;
 use crate::address::{Client, Peer};
 use crate::connections::ConnectionProtocol;
 use crate::fault::Fault;
-use crate::mux::{AbortReason, MuxConn, MuxEndpoints, MuxEvent, MuxProtocol};
+use crate::h3::{Acknowledgements, H3Connection, Received, var_int};
+use crate::mux::{AbortReason, MuxConn, MuxEndpoints, MuxEvent};
 use crate::permit::ConnectionPermit;
 use crate::service::{Engine, Service};
 use crate::source::READ;
@@ -88,7 +86,11 @@ pub(super) async fn accept<S: Service>(
             permit.keep_gate_permit(place);
             let limits = engine.context.limits.get();
             let ends = endpoints(&endpoint, client, local, session);
-            let server = H3Server::new(quic, acknowledgements, &limits, endpoint.now());
+            let options =
+                http3::Options { head: limits.head, connect_protocol: true, ..http3::Options::default() };
+            let http = http3::Connection::server(options);
+            let now = endpoint.now();
+            let server = H3Connection::new(quic, http, acknowledgements, RECEIVE_WINDOW_BYTES, now);
             serve(engine, link, server, permit, ends).await;
         }
         Err(failure) => {
@@ -158,7 +160,7 @@ async fn shake_hands<S: Service>(
 async fn serve<S: Service>(
     engine: Rc<Engine<S>>,
     link: QuicLink,
-    server: H3Server,
+    server: H3Connection,
     permit: ConnectionPermit,
     ends: MuxEndpoints,
 ) {
@@ -201,7 +203,7 @@ struct Progress {
 async fn run<S: Service>(
     requests: &mut StreamRequests<S>,
     conn: &Rc<MuxConn>,
-    server: &RefCell<H3Server>,
+    server: &RefCell<H3Connection>,
     link: &QuicLink,
 ) -> Result<(), Fault> {
     let core = &conn.core;
@@ -217,7 +219,7 @@ async fn run<S: Service>(
         }
         receive(requests, server, &mut progress)?;
         send(conn, server, link, &mut progress)?;
-        let waits = server.borrow().is_awaiting_client();
+        let waits = server.borrow().is_awaiting_peer();
         let is_needed = server.borrow().is_needed();
         match requests.check_end(is_needed, false) {
             ConnectionEnd::No => {}
@@ -261,7 +263,7 @@ impl Progress {
 /// Distributes what was received to the streams.
 fn receive<S: Service>(
     requests: &mut StreamRequests<S>,
-    server: &RefCell<H3Server>,
+    server: &RefCell<H3Connection>,
     progress: &mut Progress,
 ) -> Result<(), Fault> {
     requests.resume_held();
@@ -270,10 +272,13 @@ fn receive<S: Service>(
         progress.moved_bytes += EVENT_WEIGHT_BYTES;
         match received {
             None => return Ok(()),
-            Some(Received::Event(event)) => progress.moved_bytes += requests.handle(event),
             Some(Received::Data(id, bytes, ended)) => {
                 progress.moved_bytes += bytes.len();
                 requests.handle(MuxEvent::Data(id, &bytes, ended));
+            }
+            Some(received) => {
+                let event = server.borrow_mut().event(received);
+                progress.moved_bytes += event.map_or(0, |event| requests.handle(event));
             }
         }
     }
@@ -283,7 +288,7 @@ fn receive<S: Service>(
 /// Frames the output of streams and sends packets.
 fn send(
     conn: &MuxConn,
-    server: &RefCell<H3Server>,
+    server: &RefCell<H3Connection>,
     link: &QuicLink,
     progress: &mut Progress,
 ) -> Result<(), Fault> {

@@ -14,8 +14,7 @@ use quinn_proto::{
 };
 use times::{Millis, Moment};
 
-use super::acknowledgements::{Acknowledgements, CountingFactory};
-use super::handshake::{HandshakeConfig, HandshakeOutcome, QUIC_VERSION};
+use super::handshake::{HandshakeConfig, HandshakeOutcome};
 use super::identifiers::IdentifierGenerator;
 use super::inbox::ConnectionInbox;
 use super::keys::EndpointKeys;
@@ -24,6 +23,7 @@ use super::timers::ConnectionTimers;
 use super::tokens::UsedTokens;
 use crate::core::Core;
 use crate::datagram_socket::DatagramSocket;
+use crate::h3::{Acknowledgements, CountingFactory, QUIC_VERSION, SEND_WINDOW_BYTES, initial_keys};
 use crate::permit::ServingContext;
 use crate::source::{READ, Source, WRITE};
 use crate::tls::TlsAcceptor;
@@ -40,10 +40,6 @@ const INCOMING_BYTES_TOTAL_MAX: u64 = 2 * 1024 * 1024;
 /// Unread data of a stream, and of a connection, in bytes.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 pub(super) const RECEIVE_WINDOW_BYTES: u32 = 1536 * 1024;
-/// Unacknowledged data of a connection at its beginning, in bytes.
-pub(super) const SEND_WINDOW_BYTES: u64 = 128 * 1024;
-/// Maximum of unacknowledged data of a connection, in bytes: what Linux keeps for a TCP connection by default.
-pub(super) const SEND_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Unidirectional streams of a client: control, QPACK encoder and decoder, and some of unknown types.
 const UNIDIRECTIONAL_STREAMS_MAX: u32 = 16;
 /// Handshake data out of order that a client may make this server keep, in bytes.
@@ -187,10 +183,7 @@ impl QuicEndpoint {
         open: OpenEndpoint,
     ) -> io::Result<Option<Rc<QuicEndpoint>>> {
         let Some(acceptor) = context.tls.clone() else { return Ok(None) };
-        let Some(Ok(base)) = TlsAcceptor::quic_base().map(QuicServerConfig::try_from) else {
-            return Ok(None);
-        };
-        let base = Arc::new(base);
+        let Some(base) = initial_keys() else { return Ok(None) };
         let core = context.core.clone();
         let source = core.register(door.socket.fd())?;
         let channel = core.register(door.socket.successor())?;

@@ -11,15 +11,14 @@ use quinn_proto::crypto::{
 };
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
-use rustls::quic::{self, KeyChange, Secrets, Version};
+use rustls::quic::{self, Secrets, Version};
 use rustls::server::Acceptor;
 
+use crate::h3::{QUIC_VERSION, changed_keys, next_keys};
 use crate::tls::{HELLO_BYTES_MAX, HELLO_TOO_LONG, HandshakeFailure, TlsAcceptor, TlsSession, not_admitted};
 
 /// Header of a TLS record with handshake messages (RFC 8446 section 5.1), without the length.
 const RECORD_HEADER: [u8; 3] = [22, 3, 1];
-/// The version of RFC 9000.
-pub(super) const QUIC_VERSION: u32 = 1;
 /// Alerts (RFC 8446 section 6).
 const DECODE_ERROR: u8 = 50;
 const INTERNAL_ERROR: u8 = 80;
@@ -215,23 +214,12 @@ impl Session for HandshakeSession {
 
     fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
         let SessionState::Running { tls, next, .. } = &mut self.state else { return None };
-        let keys = match tls.write_hs(out)? {
-            KeyChange::Handshake { keys } => keys,
-            KeyChange::OneRtt { keys, next: secrets } => {
-                *next = Some(secrets);
-                keys
-            }
-        };
-        Some(Keys {
-            header: KeyPair { local: Box::new(keys.local.header), remote: Box::new(keys.remote.header) },
-            packet: KeyPair { local: Box::new(keys.local.packet), remote: Box::new(keys.remote.packet) },
-        })
+        Some(changed_keys(tls.write_hs(out)?, next))
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        let SessionState::Running { next: Some(next), .. } = &mut self.state else { return None };
-        let keys = next.next_packet_keys();
-        Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
+        let SessionState::Running { next, .. } = &mut self.state else { return None };
+        next_keys(next)
     }
 
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {

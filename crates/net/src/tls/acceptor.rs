@@ -33,7 +33,7 @@ const SESSIONS_MAX: usize = 4096;
 /// ALPN protocol of HTTP/2 over TLS (RFC 9113 section 3.2).
 pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
 /// ALPN protocol of HTTP/3 (RFC 9114 section 3.1).
-const ALPN_HTTP3: &[u8] = b"h3";
+pub(crate) const ALPN_HTTP3: &[u8] = b"h3";
 /// Tickets sent after a TLS 1.3 handshake: browsers open two connections at once.
 const TICKETS_PER_HANDSHAKE: usize = 2;
 

@@ -418,7 +418,7 @@ pub struct TlsAgreement {
 
 impl TlsAgreement {
     /// Returns the parameters of a connection whose handshake is complete.
-    pub(super) fn of(tls: &CommonState) -> TlsAgreement {
+    pub(crate) fn of(tls: &CommonState) -> TlsAgreement {
         let kind = tls.handshake_kind();
         TlsAgreement {
             version: match tls.protocol_version() {

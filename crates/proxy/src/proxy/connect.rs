@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use http::{BodySize, Fields, Method, Reject, Status};
-use net::{Fault, H2Request};
+use net::{Fault, MuxRequest};
 use times::Moment;
 
 use super::{CgiRequest, OpenedUpstream, Proxy};
@@ -27,7 +27,7 @@ impl Proxy {
         connect_by: Moment,
         cgi: CgiRequest<'_>,
     ) -> Result<OpenedUpstream<'_>, AttemptFailure> {
-        if self.group.shared.options.servers[server].is_http2() {
+        if self.group.shared.options.servers[server].shares_connections() {
             let connects = self.rules.request.asks_for_upgrade(&requester.context(""))
                 && Box::pin(self.group.supports_connect(server, connect_by)).await?;
             if connects || !self.needs_http1(requester, server) {
@@ -73,7 +73,7 @@ impl Proxy {
     }
 
     /// Sends the request head on a kept connection; `None` if there is none, or if connections are shared
-    /// (HTTP/2).
+    /// (HTTP/2, HTTP/3).
     #[inline]
     pub(super) fn send_on_kept(
         &self,
@@ -84,7 +84,7 @@ impl Proxy {
     ) -> Result<Option<OpenedUpstream<'_>>, AttemptFailure> {
         if matches!(
             self.group.shared.options.servers[server].protocol,
-            UpstreamProtocol::Http2 | UpstreamProtocol::Tcp
+            UpstreamProtocol::Http2 | UpstreamProtocol::Http3 | UpstreamProtocol::Tcp
         ) {
             return Ok(None);
         }
@@ -117,10 +117,11 @@ impl Proxy {
 
     /// Whether the request may switch protocols and therefore needs an HTTP/1 connection, because the server
     /// does not support extended CONNECT over HTTP/2. Only possible with TLS; without it such a server speaks
-    /// HTTP/2 alone.
+    /// HTTP/2 alone, as a server with HTTP/3 speaks nothing else.
     fn needs_http1(&self, requester: &impl Requester, server: usize) -> bool {
-        let has_tls = self.group.shared.options.servers[server].tls.is_some();
-        has_tls && self.rules.request.asks_for_upgrade(&requester.context(""))
+        let options = &self.group.shared.options.servers[server];
+        let has_http1 = options.tls.is_some() && options.protocol != UpstreamProtocol::Http3;
+        has_http1 && self.rules.request.asks_for_upgrade(&requester.context(""))
     }
 
     async fn open_stream(
@@ -140,7 +141,7 @@ impl Proxy {
             Some(_) => (Method::Connect, &b"CONNECT"[..]),
             None => (context.head.method, context.head.method_name.of(context.bytes)),
         };
-        let request = H2Request {
+        let request = MuxRequest {
             method,
             method_name,
             scheme: if upstream.tls.is_some() { b"https" } else { b"http" },

@@ -1,35 +1,27 @@
-//! Receiving of an HTTP/3 connection: from the events of QUIC and the data of its streams to requests.
+//! Receiving of an HTTP/3 connection: from the events of QUIC and the data of its streams to messages.
 
 use bytes::Bytes;
-use http::{Fields, Head};
+use http::Fields;
 use http3::error::ErrorScope;
 use http3::{ConnectionEvent, Http3Code, Http3Error, MessageEvent, UnidirectionalStream};
 use quinn_proto::{ConnectionError, Dir, Event, ReadError, StreamEvent, StreamId};
-use sections::Priority;
 
-use super::h3_server::{H3Server, RequestStream, UNREAD_BYTES_MAX, stream_id, var_int};
+use super::connection::{H3Connection, RequestStream, UNREAD_BYTES_MAX, stream_id, var_int};
+use super::event::Received;
 use crate::fault::Fault;
-use crate::mux::{AbortReason, MuxEvent, StreamPriority, StreamRequest, convert_extended_connect};
 
 /// Maximum number of bytes taken from a stream at once.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
 
-/// An event for the streams of a connection.
-pub(super) enum Received {
-    Event(MuxEvent<'static>),
-    /// Content of a request, and whether the request ends with it.
-    Data(u32, Bytes, bool),
-}
-
-impl H3Server {
+impl H3Connection {
     /// Returns the next event of what was received.
     ///
     /// # Errors
     /// The connection has ended.
-    pub(super) fn next_event(&mut self) -> Result<Option<Received>, Fault> {
+    pub(crate) fn next_event(&mut self) -> Result<Option<Received>, Fault> {
         loop {
-            if let Some((number, priority)) = self.priorities.pop_front() {
-                return Ok(Some(Received::Event(MuxEvent::Priority(number, priority))));
+            if let Some(event) = self.control_events.pop_front() {
+                return Ok(Some(event));
             }
             if let Some(&id) = self.readable.front() {
                 let event = match id.dir() {
@@ -81,17 +73,18 @@ impl H3Server {
             StreamEvent::Writable { id } => {
                 let number = u32::try_from(id.index()).ok().filter(|_| id.dir() == Dir::Bi)?;
                 self.flush_request(number);
-                (!self.is_blocked(number)).then_some(Received::Event(MuxEvent::Writable(Some(number))))
+                (!self.is_blocked(number)).then_some(Received::Writable(number))
             }
             StreamEvent::Stopped { id, .. } => {
                 let number = u32::try_from(id.index()).ok().filter(|_| id.dir() == Dir::Bi)?;
                 let stream = self.requests.get(&number)?;
                 if stream.has_begun {
-                    return Some(Received::Event(MuxEvent::Reset(number, AbortReason::Peer)));
+                    return Some(Received::Stopped(number));
                 }
                 self.close_stream(number, Http3Code::REQUEST_CANCELLED);
                 None
             }
+            StreamEvent::Available { dir: Dir::Bi } => Some(Received::StreamsAvailable),
             StreamEvent::Available { .. } | StreamEvent::Finished { .. } => None,
         }
     }
@@ -121,7 +114,7 @@ impl H3Server {
                     return self.fail(number, error).map(Some);
                 }
                 stream.is_complete = true;
-                return Ok(Some(Received::Event(MuxEvent::End(number, Fields::new()))));
+                return Ok(Some(Received::End(number, Fields::new())));
             } else {
                 if stream.unread_bytes >= UNREAD_BYTES_MAX {
                     stream.is_paused = true;
@@ -156,17 +149,16 @@ impl H3Server {
                 Ok((_, MessageEvent::Trailers)) => {
                     stream.is_complete = true;
                     let trailers = std::mem::take(&mut self.http.trailers);
-                    return Ok(Some(Received::Event(MuxEvent::End(number, trailers))));
+                    return Ok(Some(Received::End(number, trailers)));
                 }
                 Ok((_, MessageEvent::Head { ended })) => {
                     stream.has_begun = true;
                     stream.is_complete = ended;
-                    return Ok(Some(self.request(number, ended, None)));
+                    return Ok(Some(Received::Head { id: number, ended }));
                 }
                 Ok((_, MessageEvent::Refused(reject))) => {
                     stream.has_begun = true;
-                    // The rest of such a request is dropped.
-                    return Ok(Some(self.request(number, true, Some(reject))));
+                    return Ok(Some(Received::Refused(number, reject)));
                 }
                 Err(error) => return self.fail(number, error).map(Some),
             }
@@ -199,19 +191,17 @@ impl H3Server {
                     break Ok(());
                 }
                 Err(ReadError::Blocked) => break Ok(()),
-                Err(ReadError::Reset(_)) => break Err(()),
+                Err(ReadError::Reset(code)) => break Err(Http3Code(code.into_inner())),
             }
         };
         // Whether QUIC has window updates to send is known when it is asked for packets.
         let _ = chunks.finalize();
         self.taken_bytes += taken as u64;
-        if ended.is_ok() {
-            return Ok(taken > 0 || stream.has_fin);
-        }
+        let Err(code) = ended else { return Ok(taken > 0 || stream.has_fin) };
         stream.is_closed = true;
         let has_begun = stream.has_begun && !stream.is_complete;
         if has_begun {
-            return Err(Some(Received::Event(MuxEvent::Reset(number, AbortReason::Peer))));
+            return Err(Some(Received::Reset(number, code)));
         }
         if !stream.has_begun {
             self.close_stream(number, Http3Code::REQUEST_CANCELLED);
@@ -226,20 +216,7 @@ impl H3Server {
             return Err(Fault::MuxError { code: error.code.text(), reason: error.reason });
         }
         self.close_stream(number, error.code);
-        Ok(Received::Event(MuxEvent::Reset(number, AbortReason::Error(error.code.text(), error.reason))))
-    }
-
-    fn request(&mut self, number: u32, ended: bool, rejection: Option<http::Reject>) -> Received {
-        let mut head = Head::default();
-        let mut bytes = Vec::new();
-        let protocol = self.http.protocol.take();
-        self.http.swap_head(&mut head, &mut bytes);
-        let priority = stream_priority(self.http.priority);
-        if let Some(protocol) = protocol.filter(|_| rejection.is_none()) {
-            convert_extended_connect(protocol, &mut head, &mut bytes);
-        }
-        let request = Box::new(StreamRequest { head, bytes, priority, rejection, ended });
-        Received::Event(MuxEvent::Request(number, request))
+        Ok(Received::Failed(number, error))
     }
 
     fn read_unidirectional(&mut self, id: StreamId) -> Result<Option<Received>, Fault> {
@@ -276,11 +253,14 @@ impl H3Server {
                 match event {
                     None if bytes.is_empty() => break,
                     None => {}
-                    Some(ConnectionEvent::Settings) => {}
-                    Some(ConnectionEvent::GoAway(_)) => self.is_peer_leaving = true,
+                    Some(ConnectionEvent::Settings) => self.control_events.push_back(Received::Settings),
+                    Some(ConnectionEvent::GoAway(id)) => {
+                        self.control_events.push_back(Received::GoAway(id / 4));
+                    }
                     Some(ConnectionEvent::Priority(stream, priority)) => {
                         if let Ok(number) = u32::try_from(stream / 4) {
-                            self.priorities.push_back((number, stream_priority(priority)));
+                            let event = Received::Priority(number, priority.into());
+                            self.control_events.push_back(event);
                         }
                     }
                     Some(ConnectionEvent::Unblocked) => {
@@ -289,7 +269,7 @@ impl H3Server {
                         self.readable.extend(blocked);
                     }
                     Some(ConnectionEvent::StopReading(code)) => {
-                        // Fails if the client has ended it.
+                        // Fails if the peer has ended it.
                         let _ = self.quic.recv_stream(id).stop(var_int(code));
                         self.unidirectional.remove(&id);
                         return Ok(None);
@@ -309,16 +289,12 @@ impl H3Server {
     }
 }
 
-fn stream_priority(priority: Priority) -> StreamPriority {
-    StreamPriority { urgency: priority.urgency, is_incremental: priority.is_incremental }
-}
-
 /// Returns the fault of a connection that has ended.
-fn fault(reason: &ConnectionError) -> Fault {
+pub(super) fn fault(reason: &ConnectionError) -> Fault {
     match reason {
         ConnectionError::TimedOut => Fault::Timeout,
         ConnectionError::TransportError(_) => {
-            Fault::MuxError { code: "a QUIC error", reason: "the client violated the protocol" }
+            Fault::MuxError { code: "a QUIC error", reason: "the peer violated the protocol" }
         }
         _ => Fault::Disconnected,
     }

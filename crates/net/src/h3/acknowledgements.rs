@@ -10,7 +10,7 @@ use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics, 
 
 /// Acknowledgements of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Acknowledgements {
+pub(crate) struct Acknowledgements {
     bytes: AtomicU64,
     /// Number of times at which nothing was left unacknowledged.
     complete: AtomicU64,
@@ -18,18 +18,18 @@ pub(super) struct Acknowledgements {
 
 impl Acknowledgements {
     /// Returns the number of acknowledged bytes of packets.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// Returns how often an acknowledgement has left no packet on its way.
-    pub(super) fn complete(&self) -> u64 {
+    pub(crate) fn complete(&self) -> u64 {
         self.complete.load(Ordering::Relaxed)
     }
 }
 
 /// Makes controllers that count acknowledgements.
-pub(super) struct CountingFactory(pub(super) Arc<Acknowledgements>);
+pub(crate) struct CountingFactory(pub(crate) Arc<Acknowledgements>);
 
 impl ControllerFactory for CountingFactory {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {

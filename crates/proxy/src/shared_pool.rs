@@ -1,4 +1,4 @@
-//! HTTP/2 connections of one core to one server. Requests share the first connection that has room, so that
+//! HTTP/2 or HTTP/3 connections of one core to one server. Requests share the first connection that has room, so that
 //! surplus connections become idle and are closed.
 
 use std::cell::{Cell, RefCell};
@@ -8,36 +8,37 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use net::{Core, H2Link, H2Options, H2Request, H2Stream, Link};
+use net::{Core, MuxLink, MuxLinkOptions, MuxRequest, MuxRequestStream};
 use times::{Millis, Moment};
 
+use crate::dial::Connected;
 use crate::options::GroupOptions;
 
-/// Pool of HTTP/2 connections to one server.
-pub(crate) struct H2Pool {
+/// Pool of HTTP/2 or HTTP/3 connections to one server.
+pub(crate) struct SharedPool {
     core: Core,
-    options: H2Options,
-    links: RefCell<Vec<(H2Link, Option<SocketAddr>)>>,
+    options: MuxLinkOptions,
+    links: RefCell<Vec<(MuxLink, Option<SocketAddr>)>>,
     /// Whether a request is opening a connection that others wait for.
     is_dialling: Cell<bool>,
     waiting: Rc<RefCell<Vec<Waker>>>,
 }
 
 /// The right to open a connection. Dropping it wakes the requests that wait, which then try again.
-pub(crate) struct DialPermit<'p>(&'p H2Pool);
+pub(crate) struct DialPermit<'p>(&'p SharedPool);
 
-impl H2Pool {
+impl SharedPool {
     /// Creates an empty pool.
-    pub(crate) fn new(core: &Core, group: &GroupOptions) -> H2Pool {
+    pub(crate) fn new(core: &Core, group: &GroupOptions) -> SharedPool {
         let keep_alive = &group.keep_alive;
-        let options = H2Options {
+        let options = MuxLinkOptions {
             // Connections are shared by routes, so the group's limits apply.
             head: group.head_limits(),
             requests_max: keep_alive.requests_max.unwrap_or(0),
             idle_timeout: if keep_alive.idle_max == 0 { Millis::ZERO } else { keep_alive.idle_timeout },
-            ..H2Options::default()
+            ..MuxLinkOptions::default()
         };
-        H2Pool {
+        SharedPool {
             core: core.clone(),
             options,
             links: RefCell::default(),
@@ -47,7 +48,7 @@ impl H2Pool {
     }
 
     /// Begins a request on the first connection that has room; `None` if there is none.
-    pub(crate) fn request(&self, request: &H2Request<'_>) -> Option<H2Stream> {
+    pub(crate) fn request(&self, request: &MuxRequest<'_>) -> Option<MuxRequestStream> {
         self.links.borrow().iter().find_map(|(link, _)| link.request(request))
     }
 
@@ -74,7 +75,7 @@ impl H2Pool {
     /// Waits until a connection has room for a request, or one may be opened. False at the deadline.
     pub(crate) async fn wait_for_room(&self, needs_connect: bool, deadline: Moment) -> bool {
         let fits =
-            |link: &H2Link| link.can_begin() && (!needs_connect || link.supports_connect() == Some(true));
+            |link: &MuxLink| link.can_begin() && (!needs_connect || link.supports_connect() == Some(true));
         let has_room = || self.links.borrow().iter().any(|(link, _)| fits(link));
         self.wait(deadline, || has_room() || self.may_dial()).await
     }
@@ -96,9 +97,10 @@ impl H2Pool {
     }
 
     /// Adds a new connection.
-    pub(crate) fn add(&self, link: Link, address: Option<SocketAddr>) {
+    pub(crate) fn add(&self, connected: Connected) {
         let waiting = self.waiting.clone();
-        let link = H2Link::start(link, &self.options, move || wake(&waiting));
+        let address = connected.address();
+        let link = connected.start(&self.options, move || wake(&waiting));
         self.links.borrow_mut().push((link, address));
     }
 

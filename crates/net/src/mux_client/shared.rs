@@ -1,23 +1,20 @@
-//! State of an HTTP/2 client connection, shared by its task and the tasks of its requests.
+//! State of a shared client connection, shared by its task and the tasks of its requests.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use http::{Fields, Method, ResponseHead};
-use http2::{Machine, PeerLimits};
+use http::{FieldList, Fields, Method, ResponseHead, Status};
 use times::{Millis, Moment};
 
-use super::options::{H2Options, StreamFailure};
+use super::options::{MuxLinkOptions, StreamFailure};
 use crate::core::Core;
-use crate::h2::Frames;
+use crate::fault::Fault;
 use crate::mux::send_queue::SendQueue;
 use crate::mux::shared::StreamShared;
-use crate::mux::{AbortReason, StreamPriority};
+use crate::mux::{AbortReason, ClientProtocol, StreamPriority};
 use crate::source::{GONE, HALF_CLOSED, READ, Source, WRITE};
 
-/// Receive window of each stream, in bytes.
-const STREAM_WINDOW: u32 = 64 * 1024;
 /// Memory of a stream without its buffers and heads.
 const STREAM_BYTES: usize = 1024;
 /// Memory of a connection that is not counted otherwise; mostly its task.
@@ -28,6 +25,15 @@ const HEADS_MAX: usize = 8;
 const OUT_BYTES_FULL: usize = 256 * 1024;
 /// Time in milliseconds after which an unanswered ping prevents further requests.
 const UNANSWERED_PING: Millis = Millis(1_000);
+
+/// Interval of checks whether a connection is too old or idle, or its server too slow.
+pub(super) const CHECK_INTERVAL: Millis = Millis(1_000);
+/// Time for which a server may accept no bytes.
+pub(super) const WRITE_TIMEOUT: Millis = Millis(60_000);
+/// Time limit for the server's SETTINGS, from the start of the connection.
+const SETTINGS_TIMEOUT: Millis = Millis(10_000);
+/// Time limit for the answer to a ping while nothing else is received.
+const PONG_TIMEOUT: Millis = Millis(10_000);
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +65,8 @@ pub(crate) struct ClientStream {
 /// State shared by the tasks of a connection.
 pub(crate) struct ClientConn {
     pub(crate) core: Core,
-    pub(crate) options: H2Options,
-    pub(crate) frames: RefCell<Frames>,
+    pub(crate) options: MuxLinkOptions,
+    pub(crate) protocol: Rc<RefCell<dyn ClientProtocol>>,
     streams: RefCell<HashMap<u32, Rc<ClientStream>>>,
     send_queue: RefCell<SendQueue>,
     /// Readable when a stream has output or has ended.
@@ -68,7 +74,9 @@ pub(crate) struct ClientConn {
     pub(crate) state: Cell<ClientState>,
     /// Number of requests that have begun.
     requests_begun: Cell<u32>,
-    pub(crate) opened_at: Moment,
+    opened_at: Moment,
+    /// Time at which a request was last in progress.
+    active_at: Cell<Moment>,
     /// Time at which bytes were last received.
     pub(crate) received_at: Cell<Moment>,
     /// Time at which the unanswered ping was sent.
@@ -83,33 +91,35 @@ pub(crate) struct ClientConn {
     held_bytes: Cell<usize>,
 }
 
+/// Ends all streams when the task ends, is dropped or panics.
+pub(super) struct EndGuard(pub(super) Rc<ClientConn>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.0.end(StreamFailure::Closed);
+    }
+}
+
 impl ClientConn {
-    pub(crate) fn new(core: &Core, options: &H2Options, on_change: Box<dyn Fn()>) -> ClientConn {
-        let streams_max = options.streams_max.clamp(1, 1_000);
-        let connection_window = STREAM_WINDOW * streams_max;
-        // The maximum of windows and heads; the state machine also limits frames without content.
-        let held_bytes_max =
-            2 * (connection_window as usize + streams_max as usize * options.head.head_bytes_max);
-        let machine = Machine::client(http2::Options {
-            head: options.head,
-            stream_window: STREAM_WINDOW,
-            connection_window,
-            stream_bytes: 0,
-            peer_limits: PeerLimits { held_bytes_max, ..PeerLimits::default() },
-            ..http2::Options::default()
-        });
+    pub(crate) fn new(
+        core: &Core,
+        options: MuxLinkOptions,
+        protocol: Rc<RefCell<dyn ClientProtocol>>,
+        on_change: Box<dyn Fn()>,
+    ) -> ClientConn {
         let news = core.add_source();
         news.clear(WRITE);
         let conn = ClientConn {
             core: core.clone(),
-            options: H2Options { streams_max, ..*options },
-            frames: RefCell::new(Frames { machine, out: Vec::new() }),
+            options,
+            protocol,
             streams: RefCell::default(),
             send_queue: RefCell::default(),
             wake_source: news,
             state: Cell::new(ClientState::Opening),
             requests_begun: Cell::new(0),
             opened_at: core.now(),
+            active_at: Cell::new(core.now()),
             received_at: Cell::new(core.now()),
             pinged_at: Cell::new(None),
             drained_bytes: Cell::new(0),
@@ -121,11 +131,6 @@ impl ClientConn {
         };
         conn.set_own_bytes(0);
         conn
-    }
-
-    /// Returns the number of bytes that the server may send before any window update.
-    pub(crate) fn window_bytes(&self) -> usize {
-        STREAM_WINDOW as usize * self.options.streams_max as usize
     }
 
     /// Returns the number of requests whose tasks have not ended.
@@ -141,15 +146,15 @@ impl ClientConn {
     /// only one can.
     pub(crate) fn can_begin(&self) -> bool {
         let now = self.core.now();
-        let frames = self.frames.borrow();
+        let mut protocol = self.protocol.borrow_mut();
         let is_in_doubt = self.pinged_at.get().is_some_and(|at_ms| now >= at_ms + UNANSWERED_PING);
         match self.state.get() {
             ClientState::Opening => self.requests_begun.get() == 0,
             ClientState::Open => {
                 !is_in_doubt
                     && self.live_streams() < self.options.streams_max as usize
-                    && frames.out.len() < OUT_BYTES_FULL
-                    && frames.machine.can_request().is_ok()
+                    && protocol.unsent_bytes() < OUT_BYTES_FULL
+                    && protocol.can_request()
             }
             ClientState::Draining | ClientState::Ended => false,
         }
@@ -182,14 +187,14 @@ impl ClientConn {
         self.set_stream_bytes(stream, 0);
         self.core.deregister(&stream.shared.source);
         let is_in_doubt = stream.received_at.get() == Moment::ZERO && stream.failure.get().is_none();
-        let mut frames = self.frames.borrow_mut();
-        frames.machine.release(stream.shared.id);
+        let mut protocol = self.protocol.borrow_mut();
+        protocol.release(stream.shared.id);
         // If the server never responded to the request, ask it whether it is alive.
         if is_in_doubt && self.pinged_at.get().is_none() && self.state.get() == ClientState::Open {
-            frames.machine.ping(*b"alive? \0");
+            protocol.ping();
             self.pinged_at.set(Some(self.core.now()));
         }
-        drop(frames);
+        drop(protocol);
         self.notify();
         self.notify_change();
     }
@@ -201,6 +206,42 @@ impl ClientConn {
             self.notify();
             self.notify_change();
         }
+    }
+
+    /// Notes that the server's SETTINGS have arrived.
+    pub(crate) fn open(&self) {
+        if self.state.get() == ClientState::Opening {
+            self.state.set(ClientState::Open);
+        }
+        self.notify_change();
+    }
+
+    /// Checks for a timeout (no SETTINGS, no answer to a ping); prevents further requests if the connection is idle or
+    /// too old.
+    ///
+    /// # Errors
+    /// The timeout; without SETTINGS with `no_settings`.
+    pub(crate) fn check_timeouts(&self, no_settings: &'static str) -> Result<(), Fault> {
+        let now = self.core.now();
+        if self.state.get() == ClientState::Opening && now >= self.opened_at + SETTINGS_TIMEOUT {
+            return Err(Fault::Failed(no_settings));
+        }
+        if self.pinged_at.get().is_some_and(|at| now >= at.max(self.received_at.get()) + PONG_TIMEOUT) {
+            return Err(Fault::Timeout);
+        }
+        if self.live_streams() > 0 {
+            self.active_at.set(now);
+        }
+        let is_idle = self.live_streams() == 0 && now >= self.active_at.get() + self.options.idle_timeout;
+        if is_idle || now >= self.opened_at + self.options.age_max {
+            self.begin_draining();
+        }
+        Ok(())
+    }
+
+    /// Whether the connection has no further purpose.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.state.get() == ClientState::Draining && self.live_streams() == 0
     }
 
     /// Ends the connection: every request that is not complete fails.
@@ -238,9 +279,7 @@ impl ClientConn {
 
     /// Sets the memory of the connection's task, in bytes.
     pub(crate) fn set_own_bytes(&self, bytes: usize) {
-        let frames = self.frames.borrow();
-        self.own_bytes.set(bytes + frames.out.capacity() + frames.machine.own_bytes());
-        drop(frames);
+        self.own_bytes.set(bytes + self.protocol.borrow().held_bytes());
         self.update_memory();
     }
 
@@ -258,23 +297,37 @@ impl ClientConn {
         self.streams.borrow().get(&id).cloned()
     }
 
-    /// Receives a head, final or interim. Returns false if too many are unread.
-    pub(crate) fn receive_head(&self, stream: &ClientStream, head: ReceivedHead) -> bool {
+    /// Receives a head, final or interim. If `ended`, nothing follows it.
+    pub(crate) fn receive_head(
+        &self,
+        id: u32,
+        status: Status,
+        fields: FieldList,
+        bytes: Vec<u8>,
+        ended: bool,
+    ) {
+        let Some(stream) = self.stream(id) else { return };
+        let head = ResponseHead::of_stream(status, fields, &bytes, stream.method, ended);
         let mut heads = stream.heads.borrow_mut();
         if heads.len() >= HEADS_MAX {
-            return false;
+            self.protocol.borrow_mut().cancel_flood(id);
+            drop(heads);
+            return self
+                .fail(&stream, StreamFailure::Invalid("the upstream sends too many interim responses"));
         }
-        heads.push_back(head);
+        heads.push_back((head, bytes));
         drop(heads);
-        self.note_received(stream);
-        true
+        self.note_received(&stream);
+        if ended {
+            self.end_response(id, Fields::new());
+        }
     }
 
     /// Receives body bytes.
     pub(crate) fn receive(&self, id: u32, bytes: &[u8]) {
         let Some(stream) = self.stream(id) else {
             // The stream is gone; discard its data.
-            return self.frames.borrow_mut().machine.grant(id, bytes.len());
+            return self.protocol.borrow_mut().grant(id, bytes.len());
         };
         if !bytes.is_empty() {
             stream.shared.input.borrow_mut().bytes.extend_from_slice(bytes);
@@ -312,10 +365,22 @@ impl ClientConn {
         self.core.set_ready(&stream.shared.source, READ | WRITE | HALF_CLOSED | GONE);
     }
 
-    /// Fails the requests above this stream, which the server has not processed.
-    pub(crate) fn fail_above(&self, last: u32) {
-        let left: Vec<_> =
-            self.streams.borrow().iter().filter(|(id, _)| **id > last).map(|(_, it)| it.clone()).collect();
+    /// Fails the request of this stream, if it is in progress.
+    pub(crate) fn fail_stream(&self, id: u32, failure: StreamFailure) {
+        if let Some(stream) = self.stream(id) {
+            self.fail(&stream, failure);
+        }
+    }
+
+    /// Fails the requests from this stream on, which the server has not processed.
+    pub(crate) fn fail_from(&self, first: u64) {
+        let left: Vec<_> = self
+            .streams
+            .borrow()
+            .iter()
+            .filter(|(id, _)| u64::from(**id) >= first)
+            .map(|(_, it)| it.clone())
+            .collect();
         left.iter().for_each(|stream| self.fail(stream, StreamFailure::NotProcessed));
     }
 
@@ -332,20 +397,27 @@ impl ClientConn {
         waiting.into_iter().for_each(|stream| turns.push(&stream.shared));
     }
 
+    /// Whether streams have output that can be framed.
+    pub(crate) fn has_queued_streams(&self) -> bool {
+        !self.send_queue.borrow().is_empty()
+    }
+
     /// Frames the output of streams in turn, until `bytes_max` bytes are unsent.
     pub(crate) fn fill_out(&self, bytes_max: usize) {
-        let mut frames = self.frames.borrow_mut();
-        while frames.out.len() < bytes_max {
+        let mut protocol = self.protocol.borrow_mut();
+        while protocol.unsent_bytes() < bytes_max {
             let Some(stream) = self.send_queue.borrow_mut().pop() else { return };
             let mut output = stream.output.borrow_mut();
             // A stream blocked by flow control is scheduled again by a window update.
-            if stream.is_reset() || !output.is_waiting() || !output.frame(stream.id, usize::MAX, &mut *frames)
-            {
+            let is_framed = !stream.is_reset()
+                && output.is_waiting()
+                && output.frame(stream.id, usize::MAX, &mut *protocol);
+            if !is_framed {
                 continue;
             }
             let waits = output.is_waiting();
             drop(output);
-            stream.framed_position.set(self.drained_bytes.get() + frames.out.len() as u64);
+            stream.framed_position.set(self.drained_bytes.get() + protocol.unsent_bytes() as u64);
             self.core.set_ready(&stream.source, WRITE);
             if waits {
                 self.send_queue.borrow_mut().requeue(stream);

@@ -1,14 +1,14 @@
 //! The task of an HTTP/2 client connection, which moves bytes between the socket and the state machine.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use http::{Fields, ResponseHead};
-use http2::{ErrorCode, Event};
-use times::{Millis, Moment};
+use http::Fields;
+use http2::{ErrorCode, Event, Machine, PeerLimits};
+use times::Moment;
 
-use super::options::StreamFailure;
-use super::shared::{ClientConn, ClientState};
+use super::options::{MuxLinkOptions, StreamFailure};
+use super::shared::{CHECK_INTERVAL, ClientConn, ClientState, EndGuard, WRITE_TIMEOUT};
 use crate::conn::OUT_BYTES_MAX;
 use crate::ending;
 use crate::fault::Fault;
@@ -24,14 +24,8 @@ const INPUT_BYTES: usize = 32 * 1024;
 const TURN_BYTES_MAX: usize = 256 * 1024;
 /// Cost of an event without data against [`TURN_BYTES_MAX`].
 const EVENT_WEIGHT_BYTES: usize = 64;
-/// Interval of checks whether the connection is too old or idle, or its server too slow.
-const CHECK_INTERVAL: Millis = Millis(1_000);
-/// Time limit for the server's SETTINGS_TIMEOUT, from the start of the connection.
-const SETTINGS_TIMEOUT: Millis = Millis(10_000);
-/// Time for which a server may accept no bytes.
-const WRITE_TIMEOUT: Millis = Millis(60_000);
-/// Time limit for the answer to a ping while nothing else is received.
-const PONG_TIMEOUT: Millis = Millis(10_000);
+/// Receive window of each stream, in bytes.
+const STREAM_WINDOW: u32 = 64 * 1024;
 /// Maximum number of connections of a thread that are shut down in an orderly way at a time. Further ones are
 /// closed at once, so that servers which do not close theirs cannot exhaust the descriptors.
 const SHUTDOWNS_MAX: usize = 256;
@@ -43,6 +37,7 @@ thread_local! {
 /// The transport of a connection and its buffers.
 struct ClientWire {
     link: Link,
+    frames: Rc<RefCell<Frames>>,
     /// Received bytes that the state machine has not consumed.
     input: Vec<u8>,
     /// Whether the server has closed its sending side.
@@ -50,31 +45,37 @@ struct ClientWire {
     /// Progress of the server's reading, and the time of the last check.
     progress: SendProgress,
     checked_at: Moment,
-    /// Time at which a request was last in progress.
-    active_at: Moment,
     moved_bytes: usize,
 }
 
-/// Ends all streams when the task ends, is dropped or panics.
-struct EndGuard(Rc<ClientConn>);
-
-impl Drop for EndGuard {
-    fn drop(&mut self) {
-        self.0.end(StreamFailure::Closed);
-    }
+/// Creates the state of a connection.
+pub(super) fn frames(options: &MuxLinkOptions) -> Rc<RefCell<Frames>> {
+    let connection_window = STREAM_WINDOW * options.streams_max;
+    // The maximum of windows and heads; the state machine also limits frames without content.
+    let held_bytes_max =
+        2 * (connection_window as usize + options.streams_max as usize * options.head.head_bytes_max);
+    let machine = Machine::client(http2::Options {
+        head: options.head,
+        stream_window: STREAM_WINDOW,
+        connection_window,
+        stream_bytes: 0,
+        peer_limits: PeerLimits { held_bytes_max, ..PeerLimits::default() },
+        ..http2::Options::default()
+    });
+    Rc::new(RefCell::new(Frames { machine, out: Vec::new() }))
 }
 
 /// Runs a connection until its end.
-pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
+pub(super) async fn drive(conn: Rc<ClientConn>, frames: Rc<RefCell<Frames>>, link: Link) {
     let guard = EndGuard(conn.clone());
     let now = conn.core.now();
     let mut wire = ClientWire {
         link,
+        frames,
         input: Vec::new(),
         ended: false,
         progress: SendProgress::default(),
         checked_at: now,
-        active_at: now,
         moved_bytes: 0,
     };
     let ended = run(&conn, &mut wire).await;
@@ -89,7 +90,8 @@ pub(crate) async fn drive(conn: Rc<ClientConn>, link: Link) {
         conn.set_own_bytes(wire.link.weight_bytes());
         if let Some(_ending) = ShutdownPermit::begin() {
             // The server may send at most what its window permits.
-            ending::linger(&mut wire.link, WRITE_TIMEOUT, conn.window_bytes()).await;
+            let window_bytes = STREAM_WINDOW as usize * conn.options.streams_max as usize;
+            ending::linger(&mut wire.link, WRITE_TIMEOUT, window_bytes).await;
         }
     }
     drop(guard);
@@ -116,17 +118,16 @@ impl Drop for ShutdownPermit {
 async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     loop {
         let growth = u32::try_from(conn.core.memory().window_growth_max()).unwrap_or(u32::MAX);
-        conn.frames.borrow_mut().machine.limit_growth(growth);
+        wire.frames.borrow_mut().machine.limit_growth(growth);
         receive_events(conn, wire)?;
         conn.fill_out(OUT_BYTES_MAX);
         write(conn, wire)?;
-        let now = conn.core.now();
         if wire.ended {
             return Ok(());
         }
-        check_timeouts(conn, wire, now)?;
-        if conn.state.get() == ClientState::Draining && conn.live_streams() == 0 {
-            let mut frames = conn.frames.borrow_mut();
+        check_timeouts(conn, wire)?;
+        if conn.is_drained() {
+            let mut frames = wire.frames.borrow_mut();
             frames.machine.shutdown();
             let frames = &mut *frames;
             frames.machine.flush(&mut frames.out);
@@ -140,30 +141,17 @@ async fn run(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     }
 }
 
-/// Ends the connection on a timeout (no SETTINGS_TIMEOUT, no progress, no answer to a ping); stops using it if it is
-/// idle or too old.
-fn check_timeouts(conn: &ClientConn, wire: &mut ClientWire, now: Moment) -> Result<(), Fault> {
-    let waits = !conn.frames.borrow().out.is_empty() || wire.link.has_pending_output();
+/// Ends the connection on a timeout; stops using it if it is idle, too old, or accepts no requests.
+fn check_timeouts(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
+    let waits = !wire.frames.borrow().out.is_empty() || wire.link.has_pending_output();
     if wire.is_stalled(conn, waits) {
         return Err(Fault::Timeout);
     }
-    if conn.state.get() == ClientState::Opening && now >= conn.opened_at + SETTINGS_TIMEOUT {
-        return Err(Fault::Failed("the upstream sends no HTTP/2 settings"));
-    }
-    if conn.pinged_at.get().is_some_and(|at_ms| now >= at_ms.max(conn.received_at.get()) + PONG_TIMEOUT) {
-        return Err(Fault::Timeout);
-    }
-    if conn.live_streams() > 0 {
-        wire.active_at = now;
-    }
-    let frames = conn.frames.borrow();
-    let is_useless = conn.state.get() == ClientState::Open && frames.machine.peer_settings().streams_max == 0;
-    drop(frames);
-    let is_idle = conn.live_streams() == 0 && now >= wire.active_at + conn.options.idle_timeout;
-    if is_idle || is_useless || now >= conn.opened_at + conn.options.age_max {
+    let is_useless = wire.frames.borrow().machine.peer_settings().streams_max == 0;
+    if conn.state.get() == ClientState::Open && is_useless {
         conn.begin_draining();
     }
-    Ok(())
+    conn.check_timeouts("the upstream sends no HTTP/2 settings")
 }
 
 /// Waits for the server, for a stream that has output or has ended, or for a short time.
@@ -172,7 +160,7 @@ async fn wait(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
         wire.input = Vec::new();
     }
     conn.set_own_bytes(wire.input.capacity() + wire.link.weight_bytes());
-    let waits = !conn.frames.borrow().out.is_empty();
+    let waits = !wire.frames.borrow().out.is_empty();
     let interest = wire.link.interest(true, waits);
     let both = [(wire.link.stream().source(), interest), (&*conn.wake_source, Interest::of(true, false))];
     let waited = wait::any_ready(&conn.core, both, conn.core.now() + CHECK_INTERVAL, || {
@@ -191,17 +179,17 @@ fn receive_events(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault>
     while wire.moved_bytes < TURN_BYTES_MAX && !wire.ended {
         let mut at = 0;
         while at < wire.input.len() {
-            let fed = conn.frames.borrow_mut().machine.feed(&wire.input[at..], conn.core.now().0);
+            let fed = wire.frames.borrow_mut().machine.feed(&wire.input[at..], conn.core.now().0);
             let (consumed, event) = match fed {
                 Ok((0, Event::NeedMore)) => break,
                 Ok(fed) => fed,
                 Err(error) => {
-                    let frames = &mut *conn.frames.borrow_mut();
+                    let frames = &mut *wire.frames.borrow_mut();
                     frames.machine.flush(&mut frames.out);
                     return Err(Fault::Failed(describe_protocol_error(conn, &wire.input, error.reason)));
                 }
             };
-            on_event(conn, event, &wire.input[at..]);
+            on_event(conn, &wire.frames, event, &wire.input[at..]);
             at += consumed;
             wire.moved_bytes += consumed.max(EVENT_WEIGHT_BYTES);
         }
@@ -221,9 +209,9 @@ fn describe_protocol_error(conn: &ClientConn, input: &[u8], reason: &'static str
     }
 }
 
-fn on_event(conn: &ClientConn, event: Event, bytes: &[u8]) {
+fn on_event(conn: &ClientConn, frames: &RefCell<Frames>, event: Event, bytes: &[u8]) {
     match event {
-        Event::Head { stream, ended } => on_head(conn, stream, ended),
+        Event::Head { stream, ended } => on_head(conn, frames, stream, ended),
         Event::Data { stream, data, ended } => {
             conn.receive(stream, data.of(bytes));
             if ended {
@@ -231,30 +219,23 @@ fn on_event(conn: &ClientConn, event: Event, bytes: &[u8]) {
             }
         }
         Event::Trailers { stream } => {
-            let trailers = std::mem::take(&mut conn.frames.borrow_mut().machine.trailers);
+            let trailers = std::mem::take(&mut frames.borrow_mut().machine.trailers);
             conn.end_response(stream, trailers);
         }
-        Event::Reset { stream, code } => fail_stream(
-            conn,
-            stream,
-            match code {
-                ErrorCode::REFUSED_STREAM => StreamFailure::NotProcessed,
-                _ => StreamFailure::Reset,
-            },
-        ),
-        Event::Aborted { stream, reason, .. } => fail_stream(conn, stream, StreamFailure::Invalid(reason)),
+        Event::Reset { stream, code: ErrorCode::REFUSED_STREAM } => {
+            conn.fail_stream(stream, StreamFailure::NotProcessed);
+        }
+        Event::Reset { stream, .. } => conn.fail_stream(stream, StreamFailure::Reset),
+        Event::Aborted { stream, reason, .. } => conn.fail_stream(stream, StreamFailure::Invalid(reason)),
         Event::Writable { stream: 0 } => conn.unblock(None),
         Event::Writable { stream } => conn.unblock(Some(stream)),
         Event::Settings => {
-            if conn.state.get() == ClientState::Opening {
-                conn.state.set(ClientState::Open);
-            }
             conn.unblock(None);
-            conn.notify_change();
+            conn.open();
         }
         Event::GoAway { last_stream, .. } => {
             conn.begin_draining();
-            conn.fail_above(last_stream);
+            conn.fail_from(u64::from(last_stream) + 1);
         }
         Event::Pong { .. } => {
             conn.pinged_at.set(None);
@@ -264,28 +245,14 @@ fn on_event(conn: &ClientConn, event: Event, bytes: &[u8]) {
     }
 }
 
-fn on_head(conn: &ClientConn, id: u32, ended: bool) {
-    let Some(stream) = conn.stream(id) else { return };
+fn on_head(conn: &ClientConn, frames: &RefCell<Frames>, id: u32, ended: bool) {
     let mut head = http::Head::default();
     let mut bytes = Vec::new();
-    let mut frames = conn.frames.borrow_mut();
+    let mut frames = frames.borrow_mut();
     let status = frames.machine.status;
     frames.machine.swap_head(&mut head, &mut bytes);
     drop(frames);
-    let head = ResponseHead::of_stream(status, head.fields, &bytes, stream.method, ended);
-    if !conn.receive_head(&stream, (head, bytes)) {
-        conn.frames.borrow_mut().machine.reset(id, ErrorCode::ENHANCE_YOUR_CALM);
-        return conn.fail(&stream, StreamFailure::Invalid("the upstream sends too many interim responses"));
-    }
-    if ended {
-        conn.end_response(id, Fields::new());
-    }
-}
-
-fn fail_stream(conn: &ClientConn, id: u32, failure: StreamFailure) {
-    if let Some(stream) = conn.stream(id) {
-        conn.fail(&stream, failure);
-    }
+    conn.receive_head(id, status, head.fields, bytes, ended);
 }
 
 impl ClientWire {
@@ -328,8 +295,9 @@ impl ClientWire {
 
 /// Writes as much as the server accepts, and frames more output as it is sent.
 fn write(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
+    let shared = wire.frames.clone();
     loop {
-        let mut frames = conn.frames.borrow_mut();
+        let mut frames = shared.borrow_mut();
         let Frames { machine, out } = &mut *frames;
         machine.flush(out);
         if out.is_empty() {

@@ -3,18 +3,18 @@
 use std::rc::Rc;
 
 use http::{Fields, ResponseHead};
-use http2::RequestLine;
 use times::Moment;
 
-use super::options::{H2Request, StreamFailure, StreamStep};
+use super::options::{StreamFailure, StreamStep};
 use super::shared::{ClientConn, ClientStream, ReceivedHead, head_bytes};
 use crate::core::Core;
 use crate::fault::Fault;
+use crate::mux::MuxRequest;
 use crate::source::{READ, Source, WRITE};
 use crate::wait::{self, Interest};
 
 /// A request and its response. Dropping it resets the stream if the exchange is incomplete.
-pub struct H2Stream {
+pub struct MuxRequestStream {
     conn: Rc<ClientConn>,
     stream: Rc<ClientStream>,
     head: ReceivedHead,
@@ -23,31 +23,20 @@ pub struct H2Stream {
     ungranted_bytes: usize,
     is_reused: bool,
     has_begun: bool,
-    /// Bytes that the server had received at the last call of [`H2Stream::has_progressed`].
+    /// Bytes that the server had received at the last call of [`MuxRequestStream::has_progressed`].
     reported_bytes: u64,
 }
 
-impl H2Stream {
-    pub(crate) fn open(conn: &Rc<ClientConn>, request: &H2Request<'_>) -> Option<H2Stream> {
+impl MuxRequestStream {
+    pub(crate) fn open(conn: &Rc<ClientConn>, request: &MuxRequest<'_>) -> Option<MuxRequestStream> {
         if !conn.can_begin() {
             return None;
         }
-        let line = RequestLine {
-            method: request.method_name,
-            scheme: request.scheme,
-            authority: request.authority,
-            path: request.path,
-            protocol: request.protocol,
-        };
-        let mut frames = conn.frames.borrow_mut();
-        let frames = &mut *frames;
-        let (id, mut head) = frames.machine.request(&line, request.has_no_body, &mut frames.out).ok()?;
-        head.lines(request.lines);
-        drop(head);
+        let id = conn.protocol.borrow_mut().request(request)?;
         let is_reused = conn.requests_begun() > 0;
         let stream = conn.add(id, request.method);
         stream.shared.output.borrow_mut().ended = request.has_no_body;
-        let stream = H2Stream {
+        let stream = MuxRequestStream {
             conn: conn.clone(),
             stream,
             head: (ResponseHead::default(), Vec::new()),
@@ -73,7 +62,7 @@ impl H2Stream {
         self.stream.received_at.get()
     }
 
-    /// Whether [`H2Stream::step`] has returned the head of the final response.
+    /// Whether [`MuxRequestStream::step`] has returned the head of the final response.
     #[must_use]
     pub fn has_begun(&self) -> bool {
         self.has_begun
@@ -85,7 +74,7 @@ impl H2Stream {
         &self.conn.core
     }
 
-    /// Returns the source that tasks wait for; see [`H2Stream::interest`].
+    /// Returns the source that tasks wait for; see [`MuxRequestStream::interest`].
     pub(crate) fn source(&self) -> &Source {
         &self.stream.shared.source
     }
@@ -119,7 +108,7 @@ impl H2Stream {
     pub fn step(&mut self) -> Result<StreamStep, StreamFailure> {
         let granted = std::mem::take(&mut self.ungranted_bytes);
         if granted > 0 {
-            self.conn.frames.borrow_mut().machine.grant(self.stream.shared.id, granted);
+            self.conn.protocol.borrow_mut().grant(self.stream.shared.id, granted);
             self.conn.notify();
         }
         self.piece.clear();
@@ -225,7 +214,7 @@ impl H2Stream {
     }
 }
 
-impl Drop for H2Stream {
+impl Drop for MuxRequestStream {
     fn drop(&mut self) {
         self.conn.remove(&self.stream);
     }

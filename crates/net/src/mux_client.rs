@@ -1,6 +1,6 @@
-//! HTTP/2 client: a connection to another server, shared by many requests.
+//! Client connections that many requests share: HTTP/2 and HTTP/3.
 //!
-//! One task owns the socket ([`drive`](crate::h2_client::drive)): it reads, distributes received frames to
+//! One task owns the socket ([`http2::drive`], [`http3::drive`]): it reads, distributes what was received to
 //! the streams, and sends the streams' output in turn. A stream belongs to one request and waits through a
 //! [`crate::Source`] that the connection's task makes ready, as for the streams of clients.
 //!
@@ -11,9 +11,10 @@
 pub(crate) mod options;
 pub(crate) mod shared;
 pub(crate) mod stream;
-pub(crate) mod drive;
-pub(crate) mod h2_link;
+pub(crate) mod http2;
+pub(crate) mod http3;
+pub(crate) mod link;
 
-pub use h2_link::H2Link;
-pub use options::{H2Options, H2Request, StreamFailure, StreamStep};
-pub use stream::H2Stream;
+pub use link::MuxLink;
+pub use options::{MuxLinkOptions, StreamFailure, StreamStep};
+pub use stream::MuxRequestStream;

@@ -1,0 +1,519 @@
+//! One end of an HTTP/3 connection: `http3` on the streams of QUIC. Requests of both ends are sent and received alike.
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::Fields;
+use http3::{Connection as Http3, Http3Code, MessageStream, OwnStream, UnidirectionalStream};
+use quinn_proto::{Connection, Dir, Side, StreamId, VarInt, WriteError};
+
+use crate::mux::ContentFrames;
+
+use super::acknowledgements::Acknowledgements;
+use super::event::Received;
+
+/// Unacknowledged data of a connection at its beginning, in bytes.
+pub(crate) const SEND_WINDOW_BYTES: u64 = 128 * 1024;
+/// Maximum of unacknowledged data of a connection, in bytes: what Linux keeps for a TCP connection by default.
+const SEND_WINDOW_BYTES_MAX: u64 = 4 * 1024 * 1024;
+
+/// Bytes of small frames of a stream that are collected before QUIC gets them.
+const COLLECTED_BYTES_MAX: usize = 8 * 1024;
+/// Maximum number of bytes framed for a stream at once.
+const PIECE_BYTES_MAX: usize = 64 * 1024;
+/// Room for the header of a DATA frame.
+const DATA_HEADER_BYTES: usize = 9;
+/// Unread bytes of a request from which no more of it is taken from QUIC.
+pub(crate) const UNREAD_BYTES_MAX: usize = 64 * 1024;
+/// Estimated memory of a QUIC connection without streams and data: keys, congestion control, sent packets, TLS.
+const CONNECTION_BYTES: usize = 12 * 1024;
+/// Bytes of a packet that are not content of streams: headers, tag, acknowledgements.
+const PACKET_OVERHEAD_BYTES: u64 = 60;
+/// Time for which the end of a connection waits for acknowledgements of its last data.
+const LAST_DATA_TIME: Duration = Duration::from_secs(2);
+/// Estimated memory of a stream in QUIC and here.
+const STREAM_BYTES: usize = 1024;
+
+/// A request stream.
+pub(crate) struct RequestStream {
+    pub(crate) message: MessageStream,
+    pub(crate) opened_at: Instant,
+    /// Received data that was not parsed, and whether the peer has ended the stream after it.
+    pub(crate) received: VecDeque<Bytes>,
+    pub(crate) has_fin: bool,
+    /// Whether the request has begun, and whether it is complete.
+    pub(crate) has_begun: bool,
+    pub(crate) is_complete: bool,
+    /// Bytes of content that the handler has not read.
+    pub(crate) unread_bytes: usize,
+    /// Whether unread content keeps the rest of the request in QUIC.
+    pub(crate) is_paused: bool,
+    /// Whether the receiving side is closed, because the peer has ended or reset it.
+    pub(crate) is_closed: bool,
+    /// Small frames that were collected.
+    collected: Vec<u8>,
+    /// Frames that QUIC has not accepted.
+    unsent: VecDeque<Bytes>,
+    /// Whether this side's message ends after these, and whether QUIC knows that.
+    ends: bool,
+    has_ended: bool,
+    /// Whether the request's task has ended, so that the stream is forgotten once its response is sent.
+    is_released: bool,
+}
+
+impl RequestStream {
+    pub(crate) fn new(id: u64, now: Instant) -> RequestStream {
+        RequestStream {
+            message: MessageStream::new(id),
+            opened_at: now,
+            received: VecDeque::new(),
+            has_fin: false,
+            has_begun: false,
+            is_complete: false,
+            unread_bytes: 0,
+            is_paused: false,
+            is_closed: false,
+            collected: Vec::new(),
+            unsent: VecDeque::new(),
+            ends: false,
+            has_ended: false,
+            is_released: false,
+        }
+    }
+
+    /// Creates the stream of a request that this side sends.
+    pub(crate) fn of_request(message: MessageStream, now: Instant) -> RequestStream {
+        RequestStream { message, has_begun: true, ..RequestStream::new(0, now) }
+    }
+
+    /// Whether this side's message ends after what was framed.
+    pub(crate) fn ends(&self) -> bool {
+        self.ends
+    }
+
+    fn held_bytes(&self) -> usize {
+        let chunks = self.received.iter().chain(&self.unsent).map(Bytes::len).sum::<usize>();
+        STREAM_BYTES + self.message.held_bytes() + self.collected.capacity() + chunks
+    }
+}
+
+/// Counts of QUIC.
+#[derive(Default)]
+struct QuicCounts {
+    /// Frames with data of streams that were sent.
+    sent_stream_frames: u64,
+    received_bytes: u64,
+    received_packets: u64,
+}
+
+/// State at a time.
+#[derive(Default)]
+struct CompleteState {
+    count: u64,
+    framed_bytes: u64,
+    /// Frames with data of streams that were sent.
+    stream_frames: u64,
+}
+
+/// One end of an HTTP/3 connection.
+pub(crate) struct H3Connection {
+    pub(crate) quic: Connection,
+    pub(crate) http: Http3,
+    pub(crate) requests: HashMap<u32, RequestStream>,
+    pub(crate) unidirectional: HashMap<StreamId, UnidirectionalStream>,
+    /// Streams that may have data.
+    pub(crate) readable: VecDeque<StreamId>,
+    /// Events of the control stream that were not passed on.
+    pub(crate) control_events: VecDeque<Received>,
+    own: [Option<StreamId>; OwnStream::ALL.len()],
+    /// The stream of a client's next request, if QUIC has opened it.
+    pub(crate) next_stream: Option<StreamId>,
+    /// Requests with collected frames.
+    collecting: Vec<u32>,
+    /// Bytes framed in this turn, and in all.
+    turn_bytes: usize,
+    framed_bytes: u64,
+    framed_at: Instant,
+    acknowledgements: Arc<Acknowledgements>,
+    /// Counts of QUIC after the last packets were sent.
+    counts: QuicCounts,
+    /// State at the last time at which everything that had been sent was acknowledged.
+    last_complete: CompleteState,
+    send_window: u64,
+    send_window_max: u64,
+    receive_window: u32,
+    receive_window_max: u32,
+    /// Bytes taken from QUIC, and the difference to those received when nothing could be unread.
+    pub(crate) taken_bytes: u64,
+    untaken_before: Cell<u64>,
+    pub(crate) is_peer_leaving: bool,
+    pub(crate) now: Instant,
+    /// Time of the last check for heads that are overdue.
+    pub(crate) heads_checked_at: Instant,
+}
+
+impl H3Connection {
+    /// `receive_window` is the number of unread bytes that QUIC permits, its maximum.
+    pub(crate) fn new(
+        quic: Connection,
+        http: Http3,
+        acknowledgements: Arc<Acknowledgements>,
+        receive_window: u32,
+        now: Instant,
+    ) -> H3Connection {
+        H3Connection {
+            quic,
+            http,
+            requests: HashMap::new(),
+            unidirectional: HashMap::new(),
+            readable: VecDeque::new(),
+            control_events: VecDeque::new(),
+            own: [None; OwnStream::ALL.len()],
+            next_stream: None,
+            collecting: Vec::new(),
+            turn_bytes: 0,
+            framed_bytes: 0,
+            framed_at: now,
+            acknowledgements,
+            counts: QuicCounts::default(),
+            last_complete: CompleteState::default(),
+            send_window: SEND_WINDOW_BYTES,
+            send_window_max: SEND_WINDOW_BYTES_MAX,
+            receive_window,
+            receive_window_max: receive_window,
+            taken_bytes: 0,
+            untaken_before: Cell::new(0),
+            is_peer_leaving: false,
+            now,
+            heads_checked_at: now,
+        }
+    }
+
+    // ---- sending ----
+
+    /// Passes collected frames and those of this side's own streams to QUIC. Returns the number of bytes
+    /// framed since the last call.
+    pub(crate) fn flush(&mut self) -> usize {
+        for stream in OwnStream::ALL {
+            self.flush_own(stream);
+        }
+        while let Some(id) = self.collecting.pop() {
+            self.flush_request(id);
+        }
+        std::mem::take(&mut self.turn_bytes)
+    }
+
+    fn flush_own(&mut self, stream: OwnStream) {
+        let out = self.http.output(stream);
+        if out.is_empty() {
+            return;
+        }
+        let place = &mut self.own[stream as usize];
+        if place.is_none() {
+            *place = self.quic.streams().open(Dir::Uni);
+            if let Some(id) = *place {
+                // Control frames go before responses.
+                let _ = self.quic.send_stream(id).set_priority(i32::MAX);
+            }
+        }
+        // The client permits no stream yet, or no more data.
+        let Some(id) = *place else { return };
+        if let Ok(written) = self.quic.send_stream(id).write(out) {
+            out.drain(..written);
+        }
+    }
+
+    /// Number of bytes of this side's own streams that wait, which a client that reads them keeps small.
+    pub(crate) fn own_unsent_bytes(&mut self) -> usize {
+        OwnStream::ALL.into_iter().map(|stream| self.http.output(stream).len()).sum()
+    }
+
+    /// Passes the frames of a stream to QUIC.
+    pub(crate) fn flush_request(&mut self, id: u32) {
+        let Some(stream) = self.requests.get_mut(&id) else { return };
+        if !stream.collected.is_empty() {
+            stream.unsent.push_back(Bytes::from(std::mem::take(&mut stream.collected)));
+        }
+        let quic_id = stream_id(id);
+        let mut sending = self.quic.send_stream(quic_id);
+        while !stream.unsent.is_empty() {
+            match sending.write_chunks(stream.unsent.make_contiguous()) {
+                Ok(part) => {
+                    stream.unsent.drain(..part.chunks);
+                }
+                Err(WriteError::Blocked) => break,
+                Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
+                    stream.unsent.clear();
+                    break;
+                }
+            }
+        }
+        if stream.ends && stream.unsent.is_empty() && !std::mem::replace(&mut stream.has_ended, true) {
+            // Fails if the peer has stopped the stream.
+            let _ = sending.finish();
+        }
+        if stream.is_released && stream.has_ended {
+            self.close_stream(id, Http3Code::NO_ERROR);
+        }
+    }
+
+    /// Whether QUIC has not accepted all frames of the stream.
+    pub(crate) fn is_blocked(&self, id: u32) -> bool {
+        self.requests.get(&id).is_some_and(|stream| !stream.unsent.is_empty())
+    }
+
+    /// Whether the peer has not received all that was framed.
+    pub(crate) fn is_awaiting_peer(&self) -> bool {
+        self.unacknowledged_bytes() > 0 || self.has_unsent()
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.requests.values().any(|stream| !stream.unsent.is_empty())
+    }
+
+    /// Whether the connection must stay open for what was framed. A client that has left without a word does not
+    /// keep it open for long: nothing but acknowledgements is missing then.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.has_unsent() || self.unacknowledged_bytes() > 0 && self.now < self.framed_at + LAST_DATA_TIME
+    }
+
+    /// Notes acknowledgements that have just been received. Nothing was sent since.
+    pub(crate) fn note_acknowledgements(&mut self) {
+        let complete = self.acknowledgements.complete();
+        if complete != self.last_complete.count {
+            let stream_frames = self.counts.sent_stream_frames;
+            self.last_complete =
+                CompleteState { count: complete, framed_bytes: self.framed_bytes, stream_frames };
+        }
+    }
+
+    /// Notes the counts of QUIC after packets were sent.
+    pub(crate) fn note_sent(&mut self) {
+        let stats = self.quic.stats();
+        self.counts = QuicCounts {
+            sent_stream_frames: stats.frame_tx.stream,
+            received_bytes: stats.udp_rx.bytes,
+            received_packets: stats.udp_rx.datagrams,
+        };
+    }
+
+    /// Returns the number of acknowledged bytes of packets.
+    pub(crate) fn acknowledged_packet_bytes(&self) -> u64 {
+        self.acknowledgements.bytes()
+    }
+
+    /// Returns the total of framed bytes, and a lower bound of those that the peer has acknowledged.
+    pub(crate) fn progress(&self) -> (u64, u64) {
+        (self.framed_bytes, self.framed_bytes.saturating_sub(self.unacknowledged_bytes()))
+    }
+
+    /// Maximum number of bytes that QUIC keeps until they are acknowledged.
+    fn unacknowledged_bytes(&self) -> u64 {
+        let last = &self.last_complete;
+        let since = self.framed_bytes - last.framed_bytes;
+        if since > 0 {
+            return since.min(self.send_window);
+        }
+        // What was framed before may have been sent only afterwards.
+        u64::from(self.counts.sent_stream_frames != last.stream_frames)
+    }
+
+    /// Maximum number of received bytes that were not taken from QUIC: of requests that are not read, or out of
+    /// order. What packets have around them is estimated.
+    fn untaken_bytes(&self) -> usize {
+        let overhead = self.counts.received_packets * PACKET_OVERHEAD_BYTES;
+        let content = self.counts.received_bytes.saturating_sub(overhead);
+        let untaken = content.saturating_sub(self.taken_bytes);
+        if self.requests.values().all(|stream| stream.is_closed) {
+            self.untaken_before.set(untaken);
+        }
+        let untaken = untaken.saturating_sub(self.untaken_before.get());
+        usize::try_from(untaken.min(u64::from(self.receive_window_max))).unwrap_or(usize::MAX)
+    }
+
+    /// Lets QUIC keep two congestion windows of data, within bounds: enough to use the path, and so little that
+    /// urgent responses overtake others.
+    pub(crate) fn update_send_window(&mut self) {
+        let wanted = self.quic.congestion_state().window() * 2;
+        let wanted = wanted.clamp(SEND_WINDOW_BYTES, self.send_window_max);
+        if wanted != self.send_window {
+            self.send_window = wanted;
+            self.quic.set_send_window(wanted);
+        }
+    }
+
+    /// Forgets a stream whose task has ended, once its response is sent if that is whole.
+    pub(crate) fn release(&mut self, id: u32, code: Http3Code) {
+        self.flush_request(id);
+        let Some(stream) = self.requests.get_mut(&id) else { return };
+        if !stream.ends || stream.unsent.is_empty() {
+            return self.close_stream(id, code);
+        }
+        stream.is_released = true;
+        if !std::mem::replace(&mut stream.is_closed, true) {
+            // Fails if the peer has reset it.
+            let _ = self.quic.recv_stream(stream_id(id)).stop(var_int(code));
+        }
+    }
+
+    /// Closes the stream in both directions, as far as it is open.
+    pub(crate) fn close_stream(&mut self, id: u32, code: Http3Code) {
+        let Some(mut stream) = self.requests.remove(&id) else { return };
+        let quic_id = stream_id(id);
+        let code = var_int(code);
+        if !stream.has_ended {
+            // Closed already if the peer has stopped it.
+            let _ = self.quic.send_stream(quic_id).reset(code);
+        }
+        if !stream.is_closed {
+            let _ = self.quic.recv_stream(quic_id).stop(code);
+        }
+        if !stream.is_complete
+            && let Err(error) = self.http.abandon(&mut stream.message)
+        {
+            self.close(error);
+        }
+    }
+
+    /// Closes the connection because of an error.
+    pub(crate) fn close(&mut self, error: http3::Http3Error) {
+        self.quic.close(self.now, var_int(error.code), Bytes::from_static(error.reason.as_bytes()));
+    }
+
+    /// Updates the receive window of a stream after `bytes` of its content were read.
+    pub(crate) fn grant(&mut self, id: u32, bytes: usize) {
+        let Some(stream) = self.requests.get_mut(&id) else { return };
+        stream.unread_bytes = stream.unread_bytes.saturating_sub(bytes);
+        if stream.is_paused && stream.unread_bytes < UNREAD_BYTES_MAX / 2 {
+            stream.is_paused = false;
+            self.readable.push_back(stream_id(id));
+        }
+    }
+
+    /// Limits the windows to the memory that a connection may use.
+    pub(crate) fn limit_growth(&mut self, bytes_max: usize) {
+        self.send_window_max = (bytes_max as u64).clamp(SEND_WINDOW_BYTES, SEND_WINDOW_BYTES_MAX);
+        let window = u32::try_from(bytes_max).unwrap_or(u32::MAX);
+        let window = window.clamp(UNREAD_BYTES_MAX as u32, self.receive_window_max);
+        if std::mem::replace(&mut self.receive_window, window) != window {
+            self.quic.set_receive_window(VarInt::from_u32(window));
+        }
+    }
+
+    /// Releases memory that a connection without streams does not need.
+    pub(crate) fn shrink(&mut self) {
+        self.http.shrink();
+        self.requests.shrink_to_fit();
+        self.readable.shrink_to_fit();
+        self.collecting.shrink_to_fit();
+    }
+
+    /// Returns the number of bytes framed since the last call of [`H3Connection::flush`].
+    pub(crate) fn turn_bytes(&self) -> usize {
+        self.turn_bytes
+    }
+
+    /// Returns the memory held, in bytes.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let requests: usize = self.requests.values().map(RequestStream::held_bytes).sum();
+        let unacknowledged = usize::try_from(self.unacknowledged_bytes()).unwrap_or(usize::MAX);
+        CONNECTION_BYTES + self.http.held_bytes() + requests + unacknowledged + self.untaken_bytes()
+    }
+
+    /// Appends to the collected frames of a stream.
+    pub(crate) fn collect(&mut self, id: u32, write: impl FnOnce(&mut Http3, u64, &mut Vec<u8>)) {
+        let Some(stream) = self.requests.get_mut(&id) else { return };
+        let before = stream.collected.len();
+        if before == 0 {
+            self.collecting.push(id);
+        }
+        write(&mut self.http, stream.message.id(), &mut stream.collected);
+        let added = stream.collected.len() - before;
+        self.turn_bytes += added;
+        self.framed_bytes += added as u64;
+        self.framed_at = self.now;
+        if stream.collected.len() >= COLLECTED_BYTES_MAX {
+            self.flush_request(id);
+        }
+    }
+
+    /// Ends this side's message after what was framed.
+    pub(crate) fn end(&mut self, id: u32) {
+        if let Some(stream) = self.requests.get_mut(&id) {
+            stream.ends = true;
+            if stream.collected.is_empty() {
+                self.flush_request(id);
+            }
+        }
+    }
+}
+
+/// Returns the QUIC stream of a request.
+pub(crate) fn stream_id(id: u32) -> StreamId {
+    StreamId::new(Side::Client, Dir::Bi, u64::from(id))
+}
+
+pub(crate) fn var_int(code: Http3Code) -> VarInt {
+    VarInt::from_u64(code.0).unwrap_or(VarInt::MAX)
+}
+
+impl ContentFrames for H3Connection {
+    fn capacity(&self, id: u32) -> usize {
+        match self.requests.get(&id) {
+            Some(stream) if stream.unsent.is_empty() => PIECE_BYTES_MAX,
+            _ => 0,
+        }
+    }
+
+    fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
+        if !bytes.is_empty() {
+            self.collect(id, |_, _, out| {
+                Http3::write_data_header(bytes.len(), out);
+                out.extend_from_slice(bytes);
+            });
+        }
+        if ends {
+            self.end(id);
+        }
+    }
+
+    fn data_in_place(
+        &mut self,
+        id: u32,
+        len: usize,
+        ends: bool,
+        read: &mut dyn FnMut(&mut [&mut [u8]]) -> usize,
+    ) -> usize {
+        let mut content = vec![0; DATA_HEADER_BYTES + len.min(PIECE_BYTES_MAX)];
+        let taken = read(&mut [&mut content[DATA_HEADER_BYTES..]]);
+        if taken > 0
+            && let Some(stream) = self.requests.get_mut(&id)
+        {
+            content.truncate(DATA_HEADER_BYTES + taken);
+            let mut header = Vec::with_capacity(DATA_HEADER_BYTES);
+            Http3::write_data_header(taken, &mut header);
+            let at = DATA_HEADER_BYTES - header.len();
+            content[at..DATA_HEADER_BYTES].copy_from_slice(&header);
+            if !stream.collected.is_empty() {
+                stream.unsent.push_back(Bytes::from(std::mem::take(&mut stream.collected)));
+            }
+            stream.unsent.push_back(Bytes::from(content).slice(at..));
+            self.turn_bytes += taken;
+            self.framed_bytes += (header.len() + taken) as u64;
+            self.framed_at = self.now;
+            stream.ends |= ends && taken == len;
+            self.flush_request(id);
+        }
+        taken
+    }
+
+    fn trailers(&mut self, id: u32, trailers: &Fields) {
+        self.collect(id, |http, stream, out| {
+            http.write_section(stream, out, |section| section.lines(trailers.as_bytes()));
+        });
+        self.end(id);
+    }
+}
