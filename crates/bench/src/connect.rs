@@ -1,7 +1,8 @@
 //! Connects to the plan's origins.
 
 use failure::Failure;
-use net::{Core, Fault, Link, Stream, TlsAgreement, TlsStream};
+use http::Version;
+use net::{ConnectAddress, Core, Fault, Http3Client, Http3Options, Link, Stream, TlsAgreement, TlsStream};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use times::Moment;
@@ -10,6 +11,9 @@ use crate::clock::now_ns;
 use crate::plan::{LoadPlan, LoadTarget};
 use crate::request_failure::RequestFailure;
 use crate::tally::ErrorKind;
+
+/// Flow-control window of HTTP/3: received content is consumed at once.
+const HTTP3_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
 
 /// Durations of the steps of making a connection.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +50,35 @@ pub(crate) async fn connect_link(
     })?;
     let tls = Some((now_ns() - began_ns - connect_ns, shaken.agreement()));
     Ok((Link::Tls(Box::new(shaken)), ConnectTimes { connect_ns, tls }))
+}
+
+/// Connects to `origin` by QUIC. Both steps are one exchange, whose duration counts for both.
+pub(crate) async fn connect_http3(
+    core: &Core,
+    origin: &LoadTarget,
+    timeout_ms: u64,
+) -> Result<(Http3Client, ConnectTimes), RequestFailure> {
+    let began_ns = now_ns();
+    let deadline = Moment(began_ns / 1_000_000 + timeout_ms);
+    let (ConnectAddress::Tcp(address), Some(tls)) = (&origin.address, &origin.tls) else {
+        return Err(RequestFailure::new(ErrorKind::Connect, "HTTP/3 needs an https:// URL"));
+    };
+    let options = Http3Options {
+        stream_window: HTTP3_WINDOW_BYTES,
+        connection_window: HTTP3_WINDOW_BYTES,
+        ..Http3Options::default()
+    };
+    let connected = Http3Client::connect(core, *address, tls, &options, deadline).await;
+    let client = connected.map_err(|fault| match fault {
+        Fault::Timeout => {
+            RequestFailure::new(ErrorKind::Connect, "no answer over QUIC in time: does UDP reach the server?")
+        }
+        Fault::Io(error) => RequestFailure::new(ErrorKind::Connect, explain_connect_error(&error)),
+        fault => RequestFailure::new(ErrorKind::Tls, add_certificate_remedy(fault_message(&fault))),
+    })?;
+    let spent_ns = now_ns() - began_ns;
+    let times = ConnectTimes { connect_ns: spent_ns, tls: Some((spent_ns, client.agreement())) };
+    Ok((client, times))
 }
 
 /// Explains why the connection failed and suggests a remedy.
@@ -96,10 +129,15 @@ pub(crate) fn probe_origins(plan: &LoadPlan) -> Result<(), Failure> {
     let core = Core::for_client(1)?;
     let inner = core.clone();
     let origins = plan.origins.clone();
+    let version = plan.version;
     let timeout_ms = plan.connect_timeout.as_millis() as u64;
     let probed = core.run_until_end(async move {
         for origin in &origins {
-            if let Err(failure) = connect_link(&inner, origin, timeout_ms).await {
+            let connected = match version {
+                Version::Http3 => connect_http3(&inner, origin, timeout_ms).await.map(drop),
+                _ => connect_link(&inner, origin, timeout_ms).await.map(drop),
+            };
+            if let Err(failure) = connected {
                 let what = if failure.kind == ErrorKind::Tls { "agree on TLS with" } else { "connect to" };
                 return Err(Failure::new(format!("cannot {what} {}: {}", origin.name, failure.example)));
             }

@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use net::Link;
 use net::client::LocalNotify;
-use times::Millis;
+use net::{Core, Fault, Http3Client, Interest, Link, Stream};
+use times::{Millis, Moment};
 
+use crate::active_requests::ActiveRequest;
 use crate::clock::now_ns;
-use crate::connect;
+use crate::connect::{self, ConnectTimes};
 use crate::load_state::{LoadState, RequestJob};
-use crate::plan::Pace;
+use crate::plan::{LoadTarget, Pace};
 use crate::quantity;
 use crate::request_failure::RequestFailure;
 use crate::tally::ErrorKind;
@@ -48,6 +49,8 @@ pub(crate) struct ConnectionState {
     pub(crate) response_count: u64,
     /// Time of the latest read or other event, in nanoseconds.
     pub(crate) now_ns: u64,
+    /// Whether `request_notify` is registered for the next due request.
+    is_registered: bool,
     /// Whether the first connection attempt is in progress.
     is_first_attempt_running: bool,
     /// Whether the first connection attempt has started, regardless of the result.
@@ -115,6 +118,7 @@ impl ConnectionState {
             retry_queue: VecDeque::new(),
             response_count: 0,
             now_ns: 0,
+            is_registered: false,
             is_first_attempt_running: false,
             has_first_attempt_started: false,
         }
@@ -122,13 +126,10 @@ impl ConnectionState {
 
     /// Connects when there is a request to send; returns `None` if there will be none.
     pub(crate) async fn connect_when_needed(&mut self) -> Result<Option<Link>, RequestFailure> {
-        self.response_count = 0;
-        // An open loop connects in advance; otherwise a connection is made when there is a request.
-        let stays_open = self.load_state.plan.is_open() && self.load_state.plan.keep_alive;
-        if !stays_open && !self.wait_until_available().await {
+        if !self.prepare_connection().await {
             return Ok(None);
         }
-        let link = self.connect().await?;
+        let link = self.connect(connect::connect_link).await?;
         self.now_ns = now_ns();
         Ok(Some(link))
     }
@@ -136,15 +137,41 @@ impl ConnectionState {
     /// Waits on an idle connection for the next request. Returns false if the server has closed the
     /// connection meanwhile, which HTTP allows: no request was lost.
     pub(crate) async fn wait_for_request(&mut self, link: &mut Link) -> bool {
-        self.wait_think_time().await;
-        if !self.wait_until_available().await {
-            // The connection is closed together with all others, after the run has been counted.
-            return std::future::pending().await;
-        }
+        self.wait_for_next().await;
         self.response_count == 0 || link.is_reusable()
     }
 
-    async fn connect(&mut self) -> Result<Link, RequestFailure> {
+    /// Waits for the next request.
+    pub(crate) async fn wait_for_next(&mut self) {
+        self.wait_think_time().await;
+        if !self.wait_until_available().await {
+            // The connection is closed together with all others, after the run has been counted.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Connects as [`ConnectionState::connect_when_needed`] does, for HTTP/3.
+    pub(crate) async fn connect_http3_when_needed(&mut self) -> Result<Option<Http3Client>, RequestFailure> {
+        if !self.prepare_connection().await {
+            return Ok(None);
+        }
+        let client = self.connect(connect::connect_http3).await?;
+        self.now_ns = now_ns();
+        Ok(Some(client))
+    }
+
+    /// Waits until a connection is needed. Returns false if there will be no request.
+    async fn prepare_connection(&mut self) -> bool {
+        self.response_count = 0;
+        // An open loop connects in advance; otherwise a connection is made when there is a request.
+        let stays_open = self.load_state.plan.is_open() && self.load_state.plan.keep_alive;
+        stays_open || self.wait_until_available().await
+    }
+
+    async fn connect<L>(
+        &mut self,
+        connect: impl AsyncFn(&Core, &LoadTarget, u64) -> Result<(L, ConnectTimes), RequestFailure>,
+    ) -> Result<L, RequestFailure> {
         let world = &self.load_state;
         self.is_first_attempt_running |= !self.has_first_attempt_started;
         self.has_first_attempt_started = true;
@@ -156,7 +183,7 @@ impl ConnectionState {
             return std::future::pending().await;
         }
         let timeout_ms = world.plan.connect_timeout.as_millis() as u64;
-        let dialled = connect::connect_link(&world.core, &world.plan.origins[self.origin], timeout_ms).await;
+        let dialled = connect(&world.core, &world.plan.origins[self.origin], timeout_ms).await;
         self.is_first_attempt_running = false;
         let (link, spent) = dialled?;
         let mut tally = world.tally.borrow_mut();
@@ -189,12 +216,71 @@ impl ConnectionState {
             } else if self.load_state.is_over() {
                 return false;
             } else {
-                self.load_state.register_idle(self.request_notify.clone());
+                self.register();
                 self.request_notify.notified().await;
+                self.is_registered = false;
                 self.now_ns = now_ns();
             }
         }
         true
+    }
+
+    /// Lets the next due request wake this connection.
+    fn register(&mut self) {
+        if !std::mem::replace(&mut self.is_registered, true) {
+            self.load_state.register_idle(self.request_notify.clone());
+        }
+    }
+
+    /// Waits until the stream meets the interest, a request is due that the connection has room for unless it `is_full`,
+    /// or the deadline has passed.
+    ///
+    /// # Errors
+    /// The connection has failed.
+    pub(crate) async fn wait_for_stream(
+        &mut self,
+        stream: &Stream,
+        interest: Interest,
+        is_full: bool,
+        deadline: Moment,
+    ) -> Result<(), Fault> {
+        self.prepare_wait(is_full);
+        let waited = self.request_notify.or_ready(stream, interest, deadline).await;
+        self.finish_wait(is_full);
+        match waited {
+            // Whoever waits looks for overdue requests.
+            Err(Fault::Timeout) => Ok(()),
+            waited => waited,
+        }
+    }
+
+    /// Like [`ConnectionState::wait_for_stream`], for a connection of HTTP/3.
+    pub(crate) async fn wait_for_packets(
+        &mut self,
+        client: &mut Http3Client,
+        is_full: bool,
+        deadline: Moment,
+    ) {
+        self.prepare_wait(is_full);
+        self.request_notify.or_packets(client, deadline).await;
+        self.finish_wait(is_full);
+    }
+
+    fn prepare_wait(&mut self, is_full: bool) {
+        if self.load_state.plan.is_open() && !is_full {
+            self.register();
+        }
+    }
+
+    fn finish_wait(&mut self, is_full: bool) {
+        self.now_ns = now_ns();
+        if self.request_notify.take() {
+            self.is_registered = false;
+            if is_full {
+                // Another connection may have room for the request.
+                self.load_state.notify_idle();
+            }
+        }
     }
 
     /// Returns the next request to send now, if there is one.
@@ -236,6 +322,17 @@ impl ConnectionState {
         world.last_response_ns.set(self.now_ns);
         world.finish_request();
         self.response_count += 1;
+    }
+
+    /// Counts a request as failed.
+    pub(crate) fn fail(&self, request: &ActiveRequest, kind: ErrorKind, example: &str) {
+        self.load_state.fail_request(request.job, kind, example, self.now_ns);
+    }
+
+    /// Counts a request whose response is overdue.
+    pub(crate) fn fail_overdue(&self, request: &ActiveRequest) {
+        let timeout = RequestFailure::new(ErrorKind::Timeout, "");
+        self.fail(request, ErrorKind::Timeout, &explain_timeout(timeout, request.content_bytes).example);
     }
 
     /// Counts all requests in progress as failed.

@@ -1,17 +1,15 @@
 //! HTTP/2: concurrent requests on a connection, each on its own stream.
 
-use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hasher};
 use std::rc::Rc;
 
-use http::{Limits, Name};
+use http::Limits;
 use http2::{ErrorCode, Event, Machine, NoStream, Options, RequestLine};
-use net::{Fault, Link};
-use times::Moment;
+use net::Link;
 
+use crate::active_requests::{ActiveRequest, ActiveRequests};
 use crate::clock::now_ns;
-use crate::connection_loop::{CompleteResponse, ConnectionState, JobConnection};
-use crate::load_state::{LoadState, RequestJob};
+use crate::connection_loop::{ConnectionState, JobConnection};
+use crate::load_state::LoadState;
 use crate::request_failure::RequestFailure;
 use crate::tally::ErrorKind;
 
@@ -21,20 +19,6 @@ const READS_MAX: usize = 16;
 const OUT_BYTES_MAX: usize = 256 * 1024;
 /// Flow-control window of streams and connections: received content is consumed at once.
 const WINDOW_BYTES: u32 = 16 * 1024 * 1024;
-
-/// Request in progress and the received part of its response.
-struct ActiveRequest {
-    stream: u32,
-    job: RequestJob,
-    sent_ns: u64,
-    /// Bytes of the request content that have been sent.
-    sent_bytes: usize,
-    /// Time of the first byte of the response; 0 if none has arrived.
-    first_ns: u64,
-    status: u16,
-    content_bytes: u64,
-    hasher: Option<Box<DefaultHasher>>,
-}
 
 /// Result of reading.
 enum StreamReadResult {
@@ -53,7 +37,7 @@ pub(crate) struct MultiplexedConnection {
     state: ConnectionState,
     machine: Machine,
     /// Requests in progress, by ascending stream ID.
-    active_requests: VecDeque<ActiveRequest>,
+    active_requests: ActiveRequests,
     /// Bytes of an incomplete frame.
     partial_frame: Vec<u8>,
     /// Bytes to be sent, of which the first `out_at` bytes have been sent.
@@ -86,7 +70,7 @@ impl MultiplexedConnection {
         MultiplexedConnection {
             state: ConnectionState::new(load_state, origin),
             machine,
-            active_requests: VecDeque::new(),
+            active_requests: ActiveRequests::default(),
             partial_frame: Vec::new(),
             out: Vec::new(),
             out_at: 0,
@@ -124,16 +108,7 @@ impl MultiplexedConnection {
                 .map_err(|why| RequestFailure::new(ErrorKind::Malformed, format!("no stream: {why:?}")))?;
             writer.fields(&head.fields);
             drop(writer);
-            self.active_requests.push_back(ActiveRequest {
-                stream,
-                job,
-                sent_ns: self.state.now_ns,
-                sent_bytes: 0,
-                first_ns: 0,
-                status: 0,
-                content_bytes: 0,
-                hasher: world.plan.verify.then(Box::default),
-            });
+            self.active_requests.begin(&self.state, stream, job);
         }
         Ok(())
     }
@@ -141,7 +116,7 @@ impl MultiplexedConnection {
     /// Sends as much request content as the flow-control windows allow.
     fn send_content(&mut self) {
         let world = self.state.load_state.clone();
-        for request in &mut self.active_requests {
+        for request in self.active_requests.iter_mut() {
             let content = &world.plan.requests[request.job.request as usize].bytes;
             if request.sent_bytes < content.len() && self.out.len() - self.out_at < OUT_BYTES_MAX {
                 request.sent_bytes +=
@@ -168,11 +143,6 @@ impl MultiplexedConnection {
             self.out_at = 0;
         }
         Ok(link.try_flush()? && done)
-    }
-
-    /// Returns the deadline for the response to the oldest request.
-    fn deadline_ms(&self) -> u64 {
-        self.state.deadline_ms(self.active_requests.front().map(|request| request.sent_ns))
     }
 
     /// Reads the bytes that have arrived.
@@ -222,25 +192,22 @@ impl MultiplexedConnection {
                     Some(request) if code == ErrorCode::REFUSED_STREAM => {
                         self.state.retry_queue.push_back(request.job);
                     }
-                    Some(request) => self.fail_request(
-                        &request,
-                        ErrorKind::Closed,
-                        &format!("stream reset: {}", error_name(code)),
-                    ),
+                    Some(request) => {
+                        let example = format!("stream reset: {}", error_name(code));
+                        self.state.fail(&request, ErrorKind::Closed, &example);
+                    }
                     None => {}
                 },
                 Event::Aborted { stream, reason, .. } => {
                     if let Some(request) = self.remove(stream) {
-                        self.fail_request(&request, ErrorKind::Malformed, reason);
+                        self.state.fail(&request, ErrorKind::Malformed, reason);
                     }
                 }
                 Event::GoAway { last_stream, .. } => {
                     self.is_closing = true;
                     // Requests on streams above the last stream ID were not processed.
-                    while let Some(stream) = self.active_requests.back().map(|request| request.stream)
-                        && stream > last_stream
-                        && let Some(request) = self.remove(stream)
-                    {
+                    while let Some(request) = self.active_requests.take_from(u64::from(last_stream) + 1) {
+                        self.machine.release(request.stream);
                         self.state.retry_queue.push_front(request.job);
                     }
                 }
@@ -253,37 +220,16 @@ impl MultiplexedConnection {
         }
     }
 
-    fn find(&mut self, stream: u32) -> Option<&mut ActiveRequest> {
-        let at = self.active_requests.binary_search_by_key(&stream, |request| request.stream).ok()?;
-        self.active_requests.get_mut(at)
-    }
-
-    /// Removes and returns the request of a stream that has ended.
+    /// Forgets a stream that has ended, and returns its request.
     fn remove(&mut self, stream: u32) -> Option<ActiveRequest> {
         self.machine.release(stream);
-        let at = self.active_requests.binary_search_by_key(&stream, |request| request.stream).ok()?;
-        self.active_requests.remove(at)
+        self.active_requests.remove(stream)
     }
 
     fn handle_head(&mut self, stream: u32, ended: bool) {
-        let status = self.machine.status;
-        let now_ns = self.state.now_ns;
-        let Some(request) = self.find(stream) else { return };
-        if request.first_ns == 0 {
-            request.first_ns = now_ns;
-        }
-        if status.is_informational() {
-            return;
-        }
-        request.status = status.code();
-        if self.state.load_state.run_state.facts.get().is_none() {
-            let bytes = self.machine.head_bytes();
-            let field = |name| self.machine.head.field(bytes, name);
-            let server = field(Name::Server).unwrap_or_default();
-            let length =
-                field(Name::ContentLength).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
-            self.state.load_state.record_facts(server, length, status.code());
-        }
+        let machine = &self.machine;
+        let field = |name| machine.head.field(machine.head_bytes(), name);
+        self.active_requests.receive_head(&self.state, stream, machine.status, field);
         if ended {
             self.finish_response(stream);
         }
@@ -291,11 +237,7 @@ impl MultiplexedConnection {
 
     fn handle_data(&mut self, stream: u32, content: &[u8], ended: bool) {
         self.machine.grant(stream, content.len());
-        let Some(request) = self.find(stream) else { return };
-        request.content_bytes += content.len() as u64;
-        if let Some(hasher) = &mut request.hasher {
-            hasher.write(content);
-        }
+        self.active_requests.receive_content(stream, content);
         if ended {
             self.finish_response(stream);
         }
@@ -303,19 +245,18 @@ impl MultiplexedConnection {
 
     /// Counts the complete response of a stream.
     fn finish_response(&mut self, stream: u32) {
-        let Some(request) = self.remove(stream) else { return };
-        self.state.record(&CompleteResponse {
-            job: request.job,
-            sent_ns: request.sent_ns,
-            first_ns: request.first_ns,
-            status: request.status,
-            content_bytes: request.content_bytes,
-            hash: request.hasher.map_or(0, |hasher| hasher.finish()),
-        });
+        if let Some(request) = self.remove(stream) {
+            self.state.record(&request.complete());
+        }
     }
 
-    fn fail_request(&mut self, request: &ActiveRequest, kind: ErrorKind, example: &str) {
-        self.state.load_state.fail_request(request.job, kind, example, self.state.now_ns);
+    /// Cancels the requests that have waited for too long.
+    fn cancel_overdue(&mut self) {
+        while let Some(request) = self.active_requests.take_overdue(&self.state) {
+            self.machine.reset(request.stream, ErrorCode::CANCEL);
+            self.machine.release(request.stream);
+            self.state.fail_overdue(&request);
+        }
     }
 }
 
@@ -337,6 +278,7 @@ impl JobConnection for MultiplexedConnection {
                     return Ok(false);
                 }
             }
+            self.cancel_overdue();
             self.open_streams()?;
             let sent = self.flush(&mut link)?;
             match self.read_available(&mut link)? {
@@ -351,10 +293,12 @@ impl JobConnection for MultiplexedConnection {
                 // Reading may have ended streams or opened windows, so try to send again.
                 StreamReadResult::Received => {}
                 StreamReadResult::Blocked => {
-                    link.stream().ready_for(link.interest(true, !sent), Moment(self.deadline_ms())).await?;
-                }
-                StreamReadResult::Yielded if self.state.load_state.core.now().0 >= self.deadline_ms() => {
-                    return Err(Fault::Timeout.into());
+                    let deadline = self.active_requests.deadline(&self.state);
+                    let is_full = self.active_requests.len() >= self.state.load_state.plan.pipeline;
+                    let interest = link.interest(true, !sent);
+                    self.state
+                        .wait_for_stream(link.stream(), interest, is_full || self.is_closing, deadline)
+                        .await?;
                 }
                 StreamReadResult::Yielded => self.state.load_state.core.yield_now().await,
             }
@@ -362,7 +306,7 @@ impl JobConnection for MultiplexedConnection {
     }
 
     fn content_bytes(&self) -> u64 {
-        self.active_requests.front().map_or(0, |request| request.content_bytes)
+        self.active_requests.content_bytes()
     }
 
     fn requeue_unanswered(&mut self) {
@@ -371,9 +315,7 @@ impl JobConnection for MultiplexedConnection {
         self.out.clear();
         self.out_at = 0;
         self.is_closing = false;
-        while let Some(request) = self.active_requests.pop_back() {
-            self.state.retry_queue.push_front(request.job);
-        }
+        self.active_requests.requeue(&mut self.state);
     }
 }
 

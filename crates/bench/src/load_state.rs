@@ -232,10 +232,15 @@ impl LoadState {
         } else {
             queue.push_back(job);
         }
+        self.notify_idle();
+        true
+    }
+
+    /// Wakes an idle connection for a due request.
+    pub(crate) fn notify_idle(&self) {
         if let Some(bell) = self.idle.borrow_mut().pop() {
             bell.notify();
         }
-        true
     }
 
     /// Registers an idle connection; `bell` notifies it of a request.

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use failure::Failure;
 use fastrand::Rng;
+use http::Version;
 use net::Core;
 use net::client::PreciseTimer;
 use times::Millis;
 
 use crate::clock::{now_ns, thread_cpu_ns};
-use crate::connection_loop;
+use crate::connection_loop::run_connections;
 use crate::http1_connection::LoadConnection;
 use crate::http2_connection::MultiplexedConnection;
+use crate::http3_connection::Http3Connection;
 use crate::load_state::{LoadState, RunState};
 use crate::plan::{Arrivals, LoadPlan, Pace};
 use crate::random::exponential_delay;
@@ -182,16 +184,15 @@ fn open_connections(load_state: &Rc<LoadState>, share: &ThreadShare) {
     let all: Vec<usize> = origins.flat_map(|(origin, count)| (0..count).map(move |_| origin)).collect();
     for (at, &origin) in all.iter().enumerate().filter(|(at, _)| at % plan.threads == share.number) {
         let delay = plan.ramp.mul_f64(at as f64 / all.len() as f64);
-        if plan.is_http2() {
-            load_state.core.spawn(connection_loop::run_connections(
-                MultiplexedConnection::new(load_state.clone(), origin),
-                delay,
-            ))
-        } else {
-            load_state.core.spawn(connection_loop::run_connections(
-                LoadConnection::new(load_state.clone(), origin),
-                delay,
-            ))
+        let state = load_state.clone();
+        match plan.version {
+            Version::Http3 => {
+                state.core.clone().spawn(run_connections(Http3Connection::new(state, origin), delay))
+            }
+            Version::Http2 => {
+                state.core.clone().spawn(run_connections(MultiplexedConnection::new(state, origin), delay));
+            }
+            _ => state.core.clone().spawn(run_connections(LoadConnection::new(state, origin), delay)),
         }
     }
 }

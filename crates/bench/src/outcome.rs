@@ -75,7 +75,7 @@ fn describe_load(plan: &LoadPlan, version: Version) -> String {
         Version::Http3 => parts.push(format!("HTTP/3, {} streams each", plan.pipeline)),
     }
     parts.push(if plan.keep_alive { "keep-alive".into() } else { "a connection a request".into() });
-    if plan.pipeline > 1 && version != Version::Http2 {
+    if plan.pipeline > 1 && !plan.is_multiplexed() {
         parts.push(format!("{} requests in a pipeline", plan.pipeline));
     }
     parts.push(match plan.pace {

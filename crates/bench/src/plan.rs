@@ -14,6 +14,8 @@ use crate::request::{self, BenchRequest, RequestSettings, WireRequest};
 /// All options of a run.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
+    /// The version of HTTP.
+    pub version: Version,
     /// Serialized requests; at least one.
     pub requests: Vec<WireRequest>,
     /// Servers; at least one.
@@ -144,6 +146,7 @@ impl LoadPlan {
             requests,
             origins,
             request_order: build_request_order(asks),
+            version: settings.version,
             is_random: false,
             seed: 1,
             connections: 50,
@@ -194,10 +197,10 @@ impl LoadPlan {
         matches!(self.pace, Pace::Open { .. })
     }
 
-    /// Whether the requests are sent over HTTP/2.
+    /// Whether a connection carries many requests, each a stream: HTTP/2 and HTTP/3.
     #[must_use]
-    pub fn is_http2(&self) -> bool {
-        self.requests.first().is_some_and(|request| request.head.is_some())
+    pub fn is_multiplexed(&self) -> bool {
+        matches!(self.version, Version::Http2 | Version::Http3)
     }
 
     /// Returns the number of engine threads, at most one per connection: a thread without a connection could
@@ -260,6 +263,9 @@ fn resolve_origin(
     version: Version,
 ) -> Result<LoadTarget, Failure> {
     let url = &request.url;
+    if version == Version::Http3 && (!url.tls || connect_options.unix.is_some()) {
+        return Err(Failure::new(format!("{url}: HTTP/3 needs an https:// URL, and no Unix socket")));
+    }
     let tls = if url.tls { Some(tls_client(&url.host, connect_options, version)?) } else { None };
     let name = url.authority();
     if let Some(path) = &connect_options.unix {

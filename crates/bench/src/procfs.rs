@@ -289,21 +289,27 @@ pub fn describe_machine() -> String {
 
 /// State of a listening socket in `/proc/net/tcp`.
 const LISTEN_STATE: &str = "0A";
+/// State of a socket without a peer in `/proc/net/udp`.
+const UNCONNECTED_STATE: &str = "07";
 
-/// Returns the topmost processes that listen at `address`, if that is an address of this machine.
+/// Returns the topmost processes that listen at `address`, if that is an address of this machine: on TCP, or on UDP if
+/// `is_udp`.
 #[must_use]
-pub fn listening_processes(address: SocketAddr) -> Vec<u32> {
+pub fn listening_processes(address: SocketAddr, is_udp: bool) -> Vec<u32> {
     if UdpSocket::bind((address.ip(), 0)).is_err() {
         return Vec::new();
     }
     let mut inodes = HashSet::new();
-    for (file, v6) in [("/proc/net/tcp", false), ("/proc/net/tcp6", true)] {
-        let Ok(file) = fs::File::open(file) else { continue };
-        // Listening sockets come first; stop after them, because the kernel is slow to list many connections.
-        let listening = BufReader::new(file).lines().skip(1).map_while(Result::ok);
+    let (name, state) = if is_udp { ("udp", UNCONNECTED_STATE) } else { ("tcp", LISTEN_STATE) };
+    for v6 in [false, true] {
+        let Ok(file) = fs::File::open(format!("/proc/net/{name}{}", if v6 { "6" } else { "" })) else {
+            continue;
+        };
+        let lines = BufReader::new(file).lines().skip(1).map_while(Result::ok);
+        // Listening sockets of TCP come first; stop after them, because the kernel is slow to list many connections.
         let listening =
-            listening.take_while(|line| line.split_ascii_whitespace().nth(3) == Some(LISTEN_STATE));
-        inodes.extend(listening.filter_map(|line| listening_inode(&line, v6, address)));
+            lines.take_while(|line| is_udp || line.split_ascii_whitespace().nth(3) == Some(LISTEN_STATE));
+        inodes.extend(listening.filter_map(|line| listening_inode(&line, v6, address, state)));
     }
     topmost_processes(&socket_owners(&inodes))
 }
@@ -317,12 +323,12 @@ pub fn unix_listening_processes(path: &Path) -> Vec<u32> {
     topmost_processes(&socket_owners(&inodes))
 }
 
-/// Returns the inode in a line of `/proc/net/tcp`, if it is a listening socket that accepts connections to
+/// Returns the inode in a line of `/proc/net/tcp` or `/proc/net/udp`, if it is a listening socket that accepts connections to
 /// `address`.
-fn listening_inode(line: &str, v6: bool, address: SocketAddr) -> Option<u64> {
+fn listening_inode(line: &str, v6: bool, address: SocketAddr, state: &str) -> Option<u64> {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let (local, port) = words.get(1)?.split_once(':')?;
-    if *words.get(3)? != LISTEN_STATE || u16::from_str_radix(port, 16).ok()? != address.port() {
+    if *words.get(3)? != state || u16::from_str_radix(port, 16).ok()? != address.port() {
         return None;
     }
     // The address is written in groups of four bytes, each in host byte order.
@@ -416,12 +422,12 @@ mod tests {
         let v6 = "   0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A 0:0 00:0 0 0 0 888 1";
         let ours: SocketAddr = "127.0.0.1:8080".parse().unwrap();
         if cfg!(target_endian = "little") {
-            assert_eq!(listening_inode(v4, false, ours), Some(777));
-            assert_eq!(listening_inode(v4, false, "127.0.0.2:8080".parse().unwrap()), None);
+            assert_eq!(listening_inode(v4, false, ours, LISTEN_STATE), Some(777));
+            assert_eq!(listening_inode(v4, false, "127.0.0.2:8080".parse().unwrap(), LISTEN_STATE), None);
         }
-        assert_eq!(listening_inode(v6, true, ours), Some(888));
-        assert_eq!(listening_inode(v6, true, "127.0.0.1:8081".parse().unwrap()), None);
-        assert_eq!(listening_inode(&v6.replace(" 0A ", " 01 "), true, ours), None);
+        assert_eq!(listening_inode(v6, true, ours, LISTEN_STATE), Some(888));
+        assert_eq!(listening_inode(v6, true, "127.0.0.1:8081".parse().unwrap(), LISTEN_STATE), None);
+        assert_eq!(listening_inode(&v6.replace(" 0A ", " 01 "), true, ours, LISTEN_STATE), None);
         let unix = "0000000000000000: 00000002 00000000 00010000 0001 01 999 /run/x.sock";
         assert_eq!(unix_inode(unix, "/run/x.sock"), Some(999));
         assert_eq!(unix_inode(unix, "/run/y.sock"), None);
@@ -430,7 +436,7 @@ mod tests {
     #[test]
     fn own_process_is_found_by_its_listening_socket() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        assert_eq!(listening_processes(listener.local_addr().unwrap()), [std::process::id()]);
+        assert_eq!(listening_processes(listener.local_addr().unwrap(), false), [std::process::id()]);
         let path = std::env::temp_dir().join(format!("komainu-procfs-{}", std::process::id()));
         let unix = std::os::unix::net::UnixListener::bind(&path).unwrap();
         assert_eq!(unix_listening_processes(&path), [std::process::id()]);

@@ -102,6 +102,7 @@ pub fn render(
     if chunked && settings.version != Version::Http11 {
         let (name, option) = match settings.version {
             Version::Http2 => ("HTTP/2", "--http2"),
+            Version::Http3 => ("HTTP/3", "--http3"),
             _ => ("HTTP/1.0", "--http1.0"),
         };
         return Err(Failure::new(format!("{name} has no chunked coding: leave out --chunked or {option}")));
@@ -117,8 +118,8 @@ pub fn render(
             fields.try_push(name.as_bytes(), value.as_bytes()).expect("checked with the URL");
         }
     };
-    let is_http2 = settings.version == Version::Http2;
-    if !is_http2 {
+    let is_multiplexed = matches!(settings.version, Version::Http2 | Version::Http3);
+    if !is_multiplexed {
         push("Host", &request.url.authority());
     }
     push("User-Agent", concat!("komainu/", env!("CARGO_PKG_VERSION")));
@@ -145,7 +146,7 @@ pub fn render(
     fields.extend(&settings.fields);
     let method = Method::of(request.method.as_bytes());
     let content = request.body.as_deref().unwrap_or_default();
-    if is_http2 {
+    if is_multiplexed {
         let head = StreamHead::from_request(request, &fields);
         return Ok(WireRequest { bytes: content.to_vec(), head: Some(head), method, origin });
     }

@@ -50,7 +50,9 @@ pub fn find_server(plan: &LoadPlan) -> Vec<u32> {
     let mut found = Vec::new();
     for origin in &plan.origins {
         found.extend(match &origin.address {
-            ConnectAddress::Tcp(address) => procfs::listening_processes(*address),
+            ConnectAddress::Tcp(address) => {
+                procfs::listening_processes(*address, plan.version == http::Version::Http3)
+            }
             ConnectAddress::Unix(path) => procfs::unix_listening_processes(path),
         });
     }

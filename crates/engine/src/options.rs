@@ -213,8 +213,9 @@ fn listening_program(at: &BindAddress) -> Option<(String, u32)> {
         BindAddress::Tcp(address) if !address.ip().is_unspecified() => vec![*address],
         _ => everywhere.map(|ip: IpAddr| SocketAddr::new(ip, port)).to_vec(),
     };
-    let pid =
-        addresses.into_iter().find_map(|address| procfs::listening_processes(address).first().copied())?;
+    let pid = addresses
+        .into_iter()
+        .find_map(|address| procfs::listening_processes(address, false).first().copied())?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some((name.trim().to_owned(), pid))
 }

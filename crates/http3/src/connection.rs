@@ -286,7 +286,8 @@ impl Connection {
         stream.end()
     }
 
-    /// Forgets a request stream that was reset by either side, or whose rest is not read.
+    /// Forgets a request stream that was reset by either side, or whose rest is not read. The peer still acknowledges or
+    /// cancels what this side has sent on it.
     ///
     /// # Errors
     /// H3_EXCESSIVE_LOAD if the peer does not read its decoder stream.
@@ -295,7 +296,6 @@ impl Connection {
             self.blocked_streams -= 1;
         }
         stream.section = Vec::new();
-        self.encoder.cancel(stream.id);
         self.decoder.cancel(stream.id)
     }
 

@@ -171,8 +171,8 @@ impl QpackEncoder {
         Ok(())
     }
 
-    /// Forgets the sections of a stream that the peer has abandoned, or that this side has reset.
-    pub fn cancel(&mut self, stream: u64) {
+    /// Forgets the sections of a stream that the peer has abandoned.
+    fn cancel(&mut self, stream: u64) {
         if let Some(sections) = self.unacknowledged.remove(&stream) {
             self.unacknowledged_count -= sections.len();
         }

@@ -143,6 +143,59 @@ fn bench_counts_handshakes_and_negotiated_parameters() {
 }
 
 #[test]
+fn bench_measures_http3() {
+    let folder = rig::Folder::new();
+    folder.certify().write("www/a", "A".repeat(100_000));
+    let mut server = rig::komainu();
+    server.args(["run", "--listen", "127.0.0.1:0", "--tls-certificate"]).arg(folder.at("cert.pem"));
+    server.arg("--tls-key").arg(folder.at("key.pem")).arg(folder.at("www"));
+    let server = rig::Rig::start(server, folder);
+    let (url, json) = (format!("https://{}/a", server.listens), server.folder.at("r.json"));
+    let json = json.display().to_string();
+    let bench = |options: &str| -> (String, serde_json::Value) {
+        let mut all = vec!["bench", "--http3", "-k", "-c", "3", "--json", &json, &url];
+        all.extend(options.split_whitespace());
+        let done = komainu(&all);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        (text(&done.stdout), serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap())
+    };
+    let (printed, kept) = bench("-n 600 -m 16 --verify");
+    assert!(printed.contains("3 connections, HTTP/3, 16 streams each"), "{printed}");
+    assert!(printed.contains("200 600×") && printed.contains(" 0 failed"), "{printed}");
+    assert!(
+        printed.contains("CPU ") && kept["figures"]["cpu_us_per_request"].as_f64().unwrap() > 0.0,
+        "{kept}"
+    );
+    assert_eq!(kept["tls"]["full"], 3);
+    let (printed, kept) = bench("-n 60 --no-keepalive --expect resumed>0");
+    let handshakes = kept["tls"]["resumed"].as_u64().unwrap() + kept["tls"]["full"].as_u64().unwrap();
+    assert!(printed.contains("200 60×") && handshakes == 60, "{printed}");
+    let (printed, _) = bench("-d 300ms --rate 200 -m 8");
+    assert!(printed.contains("open loop") && printed.contains(" 0 failed"), "{printed}");
+    // The answer to an upload that is not wanted may come before its end.
+    let body = server.folder.at("body");
+    std::fs::write(&body, vec![b'b'; 1_000_000]).unwrap();
+    let done = komainu(&[
+        "bench",
+        "--http3",
+        "-k",
+        "-c",
+        "2",
+        "-n",
+        "40",
+        "-b",
+        &format!("@{}", body.display()),
+        &url,
+    ]);
+    assert!(text(&done.stdout).contains("405 40×"), "{}", text(&done.stdout));
+    assert!(text(&done.stdout).contains(" 0 failed"), "{}", text(&done.stdout));
+    let closed = komainu(&["bench", "--http3", "-k", "-n", "1", &format!("https://{}/", rig::nobody())]);
+    assert!(text(&closed.stderr).contains("connection refused"), "{}", text(&closed.stderr));
+    let clear = komainu(&["bench", "--http3", "-n", "1", "http://127.0.0.1:1/"]);
+    assert!(text(&clear.stderr).contains("HTTP/3 needs an https:// URL"), "{}", text(&clear.stderr));
+}
+
+#[test]
 fn ab_output_has_the_lines_of_apache_bench() {
     let done = komainu(&["ab", "-n", "100", "-c", "4", "-k", "-q", &format!("http://{}/", server())]);
     let printed = text(&done.stdout);

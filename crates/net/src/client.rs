@@ -14,8 +14,13 @@ use rustix::time::{
 
 use crate::clock::Clock;
 use crate::core::Core;
+use crate::fault::Fault;
+use crate::h3::Http3Client;
 use crate::offload::OffloadPool;
 use crate::source::{READ, Source};
+use crate::stream::Stream;
+use crate::wait::{self, Interest};
+use times::Moment;
 
 impl Core {
     /// Creates an engine for this thread that serves nothing. Blocking calls run on at most
@@ -72,6 +77,28 @@ impl LocalNotify {
     pub async fn notified(&self) {
         wait_readable(&self.core, &self.source).await;
         self.source.clear(READ);
+    }
+
+    /// Returns whether it was rung since the last wait.
+    pub fn take(&self) -> bool {
+        let is_rung = self.source.ready() & READ != 0;
+        self.source.clear(READ);
+        is_rung
+    }
+
+    /// Waits for a ring, or until the stream meets the interest. Call [`LocalNotify::take`] afterwards.
+    ///
+    /// # Errors
+    /// [`Fault::Timeout`] at the deadline.
+    pub async fn or_ready(&self, stream: &Stream, interest: Interest, deadline: Moment) -> Result<(), Fault> {
+        let sources = [(&*self.source, Interest::of(true, false)), (stream.source(), interest)];
+        wait::any_ready(&self.core, sources, deadline, || false).await
+    }
+
+    /// Waits for a ring, for packets or a timer of the connection, at most until `deadline`. Call
+    /// [`LocalNotify::take`] afterwards.
+    pub async fn or_packets(&self, client: &mut Http3Client, deadline: Moment) {
+        client.wait_with(Some(&self.source), deadline).await;
     }
 }
 

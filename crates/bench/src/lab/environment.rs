@@ -367,7 +367,7 @@ fn build_plan(
     plan.duration = Some(time("duration", "5s")?);
     plan.warm_up = time("warm-up", "500ms")?;
     plan.timeout = time("timeout", "10s")?;
-    plan.pipeline = number(if plan.is_http2() { "streams" } else { "pipeline" }, 1.0)? as usize;
+    plan.pipeline = number(if plan.is_multiplexed() { "streams" } else { "pipeline" }, 1.0)? as usize;
     plan.seed = number("seed", 1.0)? as u64;
     plan.threads = match number("threads", 0.0)? as usize {
         0 => session::suggested_threads(plan.connections, true),
@@ -386,7 +386,8 @@ fn parse_version(http: Option<&str>) -> Result<Version, Failure> {
         None | Some("1.1") => Ok(Version::Http11),
         Some("1.0") => Ok(Version::Http10),
         Some("2") => Ok(Version::Http2),
-        Some(other) => Err(Failure::new(format!("load: http is 1.1, 1.0 or 2, not {other:?}"))),
+        Some("3") => Ok(Version::Http3),
+        Some(other) => Err(Failure::new(format!("load: http is 1.1, 1.0, 2 or 3, not {other:?}"))),
     }
 }
 

@@ -1,14 +1,15 @@
 //! HTTP/2 load: several streams per connection, and servers that end them early.
 
-use std::io::{Read, Write};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bench::plan::{ConnectOptions, LoadPlan};
+use bench::plan::{Arrivals, ConnectOptions, LoadPlan, Pace};
 use bench::request::{BenchRequest, RequestSettings};
-use bench::tally::ErrorKind;
+use bench::tally;
 use bench::url::Url;
 use http::{Status, Version};
 use http2::{ErrorCode, Event, Machine, Options};
@@ -28,6 +29,8 @@ enum Reaction {
     Close,
     /// Sends nothing.
     Silence,
+    /// Status 200 without content, after this time.
+    Later(Duration),
 }
 
 /// Server that chooses its reaction by the number of the request, counted over all connections.
@@ -69,7 +72,13 @@ fn serve(
     let mut out = Vec::new();
     // Response content that the flow-control windows did not allow to be sent yet.
     let mut waiting: Vec<(u32, usize)> = Vec::new();
+    let mut late: VecDeque<(Instant, u32)> = VecDeque::new();
+    link.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     loop {
+        while let Some((_, stream)) = late.pop_front_if(|(at, _)| *at <= Instant::now()) {
+            machine.respond(stream, Status::OK, true, &mut out).unwrap();
+            machine.release(stream);
+        }
         waiting.retain_mut(|(stream, left)| {
             *left -= machine.data(*stream, &vec![b'x'; *left], true, &mut out);
             if *left == 0 {
@@ -82,7 +91,11 @@ fn serve(
             return;
         }
         out.clear();
-        let Ok(len @ 1..) = link.read(&mut buffer) else { return };
+        let len = match link.read(&mut buffer) {
+            Ok(len @ 1..) => len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            _ => return,
+        };
         held.extend_from_slice(&buffer[..len]);
         loop {
             let Ok((consumed, event)) = machine.feed(&held, 0) else { return };
@@ -121,6 +134,7 @@ fn serve(
                 }
                 Reaction::Close => return,
                 Reaction::Silence => {}
+                Reaction::Later(time) => late.push_back((Instant::now() + time, stream)),
             }
         }
     }
@@ -195,7 +209,7 @@ fn refused_streams_are_retried_and_other_resets_fail() {
         _ => Reaction::Content(1),
     });
     let tally = run(&plan(&broken, 4, 200)).tally;
-    assert_eq!((tally.responses, tally.errors.count_and_example(ErrorKind::Closed).0), (180, 20));
+    assert_eq!((tally.responses, tally.errors.count_and_example(tally::ErrorKind::Closed).0), (180, 20));
 }
 
 #[test]
@@ -213,11 +227,35 @@ fn connection_closed_by_goaway_is_replaced_without_loss() {
 fn closed_and_silent_connections_are_counted_as_errors() {
     let closes = server(Options::default(), |_| Reaction::Close);
     let tally = run(&LoadPlan { connections: 1, ..plan(&closes, 2, 6) }).tally;
-    assert_eq!((tally.responses, tally.errors.count_and_example(ErrorKind::Closed).0), (0, 6));
+    assert_eq!((tally.responses, tally.errors.count_and_example(tally::ErrorKind::Closed).0), (0, 6));
     let silent = server(Options::default(), |_| Reaction::Silence);
     let timeout = Duration::from_millis(200);
     let tally = run(&LoadPlan { connections: 1, timeout, ..plan(&silent, 2, 4) }).tally;
-    assert_eq!((tally.responses, tally.errors.count_and_example(ErrorKind::Timeout).0), (0, 4));
+    assert_eq!((tally.responses, tally.errors.count_and_example(tally::ErrorKind::Timeout).0), (0, 4));
+}
+
+#[test]
+fn hanging_request_times_out_alone() {
+    let server = server(Options::default(), |number| match number % 20 {
+        7 => Reaction::Silence,
+        _ => Reaction::Content(1),
+    });
+    let timeout = Duration::from_millis(300);
+    let tally = run(&LoadPlan { connections: 1, timeout, ..plan(&server, 16, 200) }).tally;
+    let timeouts = tally.errors.count_and_example(tally::ErrorKind::Timeout).0;
+    assert_eq!((tally.responses, timeouts, tally.errors.total()), (190, 10, 10));
+    assert_eq!(tally.connections, 1, "the others go on");
+}
+
+#[test]
+fn due_requests_do_not_wait_for_responses_to_others() {
+    let server = server(Options::default(), |_| Reaction::Later(Duration::from_millis(400)));
+    let pace = Pace::Open { rate: 50.0, arrivals: Arrivals::Constant };
+    let tally = run(&LoadPlan { connections: 1, pace, ..plan(&server, 200, 60) }).tally;
+    assert_eq!((tally.responses, tally.errors.total()), (60, 0));
+    // A request that leaves with the next response would take up to twice the time.
+    let median = Duration::from_nanos(tally.latency.percentile(50.0));
+    assert!(median < Duration::from_millis(600), "{median:?}");
 }
 
 #[test]

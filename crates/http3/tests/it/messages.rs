@@ -229,6 +229,27 @@ fn blocked_streams_above_the_limit_end_the_connection() {
     assert!(server.feed(&mut stream, &request, true).is_ok());
 }
 
+/// RFC 9204 section 2.2.2: the client decides whether a section of a stream that the server has abandoned is
+/// acknowledged or cancelled.
+#[test]
+fn section_of_an_abandoned_request_may_be_acknowledged() {
+    let mut pair = Pair::new(Options::default());
+    for id in [0, 4, 8] {
+        let mut request = MessageStream::new(id);
+        let bytes = pair.request(id, &[GET, &[("content-length", "5")]].concat());
+        pair.server.feed(&mut request, &bytes, false).unwrap();
+        let response =
+            headers(&mut pair.server, id, &[(":status", "405"), ("x-reason", "a value of some length")]);
+        pair.server.abandon(&mut request).unwrap();
+        pair.exchange();
+        let mut stream = MessageStream::new(id);
+        let (_, event) = pair.client.feed(&mut stream, &response, true).unwrap();
+        assert_eq!(event, MessageEvent::Head { ended: true });
+        pair.client.finish(&stream).unwrap();
+        pair.exchange();
+    }
+}
+
 #[test]
 fn responses_with_interim_heads_content_and_trailers_are_read() {
     let mut pair = Pair::new(Options { table_bytes_max: 0, ..Options::default() });

@@ -138,10 +138,10 @@ struct LoadArguments {
     #[arg(long, alias = "disable-keepalive")]
     no_keepalive: bool,
     /// Requests sent at once on one connection (pipelining)
-    #[arg(long, value_name = "DEPTH", default_value_t = 1, conflicts_with = "http2")]
+    #[arg(long, value_name = "DEPTH", default_value_t = 1, conflicts_with = "multiplexed")]
     pipeline: usize,
-    /// Requests at once on one connection of --http2, each a stream; the server may allow fewer
-    #[arg(short = 'm', long, value_name = "N", default_value = "1", requires = "http2", value_parser = parse_streams)]
+    /// Requests at once on one connection of --http2 or --http3, each a stream; the server may allow fewer
+    #[arg(short = 'm', long, value_name = "N", default_value = "1", requires = "multiplexed", value_parser = parse_streams)]
     streams: usize,
     /// Seed of everything that is random
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -170,8 +170,11 @@ struct RequestArguments {
     #[arg(long = "http1.0")]
     http10: bool,
     /// HTTP/2: by ALPN to https:// URLs, with prior knowledge to http:// ones
-    #[arg(long, conflicts_with = "http10")]
+    #[arg(long, conflicts_with = "http10", group = "multiplexed")]
     http2: bool,
+    /// HTTP/3 to https:// URLs: QUIC to the UDP port of the same number
+    #[arg(long, conflicts_with_all = ["http10", "unix"], group = "multiplexed")]
+    http3: bool,
     /// A file of URLs as siege reads it: URL, URL POST body, URL POST <file; a number before the URL is its weight
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
@@ -344,10 +347,11 @@ fn run_attack(arguments: &AttackArguments) -> Result<bool, Failure> {
 /// Returns the load described by the arguments, for these URLs and those of the list.
 fn load_subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubject, Failure> {
     let BenchArguments { load, request: asking, report: showing, .. } = arguments;
-    let version = match (asking.http10, asking.http2) {
-        (true, _) => Version::Http10,
-        (false, true) => Version::Http2,
-        (false, false) => Version::Http11,
+    let version = match asking {
+        RequestArguments { http10: true, .. } => Version::Http10,
+        RequestArguments { http2: true, .. } => Version::Http2,
+        RequestArguments { http3: true, .. } => Version::Http3,
+        _ => Version::Http11,
     };
     let manner = RequestSettings {
         version,
@@ -377,7 +381,7 @@ fn load_subject(arguments: &BenchArguments, urls: &[String]) -> Result<LoadSubje
     plan.connections = load.connections;
     plan.is_random = asking.random;
     plan.seed = load.seed;
-    plan.pipeline = if asking.http2 { load.streams } else { load.pipeline };
+    plan.pipeline = if plan.is_multiplexed() { load.streams } else { load.pipeline };
     plan.pace = match (load.rate, load.arrivals) {
         (None, _) => Pace::Closed { think: load.think },
         (Some(rate), ArrivalKind::Constant) => Pace::Open { rate, arrivals: Arrivals::Constant },

@@ -255,15 +255,22 @@ impl Http3Client {
         self.link.wait(timer, other, deadline).await;
     }
 
-    /// Closes the connection, unless it has ended, and waits a little until the server has been told.
-    pub async fn close(mut self) {
+    /// Closes the connection, unless it has ended, and tells the server once.
+    pub fn say_goodbye(&mut self) {
+        let mut connection = self.connection.borrow_mut();
+        if !connection.quic.is_closed() {
+            connection.quic.close(self.link.now(), var_int(Http3Code::NO_ERROR), Bytes::new());
+        }
+        self.link.send(&mut connection.quic);
+    }
+
+    /// Closes the connection like [`Http3Client::say_goodbye`], and waits a little until the server knows.
+    pub(crate) async fn close(mut self) {
+        self.say_goodbye();
         let core = self.core.clone();
         let deadline = core.now() + CLOSE_TIMEOUT;
         let connection = self.connection.clone();
         let quic = || std::cell::RefMut::map(connection.borrow_mut(), |connection| &mut connection.quic);
-        if !quic().is_closed() {
-            quic().close(self.link.now(), var_int(Http3Code::NO_ERROR), Bytes::new());
-        }
         loop {
             // Events are of no more use.
             while quic().poll().is_some() {}
