@@ -124,7 +124,8 @@ impl ActiveRequests {
 
     /// Removes a request whose stream is `first` or higher, the highest first.
     pub(crate) fn take_from(&mut self, first: u64) -> Option<ActiveRequest> {
-        self.0.pop_back_if(|request| u64::from(request.stream) >= first)
+        let is_from = self.0.back().is_some_and(|request| u64::from(request.stream) >= first);
+        if is_from { self.0.pop_back() } else { None }
     }
 
     /// Returns the bytes of content received for the oldest request.

@@ -34,6 +34,10 @@ pub struct Counters {
     pub connections_open: Counter,
     /// Requests answered.
     pub requests: Counter,
+    /// Requests answered over HTTP/2.
+    pub http2_requests: Counter,
+    /// Requests answered over HTTP/3.
+    pub http3_requests: Counter,
     /// Malformed requests that were refused.
     pub rejected: Counter,
     /// Handlers that panicked.
@@ -44,4 +48,19 @@ pub struct Counters {
     pub tls_resumed: Counter,
     /// Failed TLS handshakes with clients.
     pub tls_failed: Counter,
+    /// New QUIC connections whose clients were asked to prove their address first.
+    pub quic_retries: Counter,
+    /// New QUIC connections that were ignored or refused, because there are too many.
+    pub quic_refused: Counter,
+}
+
+impl Counters {
+    /// Returns the requests answered over HTTP/1, HTTP/2 and HTTP/3.
+    #[must_use]
+    pub fn requests_by_protocol(&self) -> [(&'static str, u64); 3] {
+        let (http2, http3) = (self.http2_requests.value(), self.http3_requests.value());
+        // A request is counted in both counters, one after the other.
+        let http1 = self.requests.value().saturating_sub(http2 + http3);
+        [("HTTP/1", http1), ("HTTP/2", http2), ("HTTP/3", http3)]
+    }
 }

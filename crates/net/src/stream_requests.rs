@@ -5,7 +5,7 @@ use std::any::Any;
 use std::pin::pin;
 use std::rc::Rc;
 
-use http::{BodySize, Fields, Reject};
+use http::{BodySize, Fields, Reject, Version};
 use times::{Millis, Moment};
 
 use crate::conn::REQUEST_WEIGHT_BYTES;
@@ -262,7 +262,12 @@ async fn serve_stream<S: Service>(
         // The response was complete before its handler failed, or is the error page.
         let _ = exchange.end(&Fields::new());
     }
-    conn.context().counters.requests.add(1);
+    let counters = &conn.context().counters;
+    counters.requests.add(1);
+    match lane.head().0.version {
+        Version::Http3 => counters.http3_requests.add(1),
+        _ => counters.http2_requests.add(1),
+    }
     let fault = fault.map(|fault| lane.explain(fault));
     let request = Request::of(&state, lane.head());
     engine.service.log(&state.record(Some(request), fault.as_ref(), &core));

@@ -317,6 +317,12 @@ fn server(gauges: &Gauges) -> Vec<Family> {
     for (kind, count) in of_kinds {
         handshakes.count(vec![("kind", kind.to_owned())], count);
     }
+    let mut protocols = Rows::default();
+    for at in 0..3 {
+        let rows = gauges.cores.iter().map(|core| core.requests_by_protocol()[at]);
+        let (name, _) = Counters::default().requests_by_protocol()[at];
+        protocols.count(vec![("protocol", name.to_owned())], rows.map(|(_, count)| count).sum());
+    }
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     let open = sum(&|core| core.connections_open.value());
     vec![
@@ -327,6 +333,17 @@ fn server(gauges: &Gauges) -> Vec<Family> {
             rows: vec![(version, Sample::Number(1.0))],
         },
         handshakes.counters("komainu_tls_handshakes", "TLS handshakes with clients."),
+        protocols.counters("komainu_protocol_requests", "Requests answered, by the client's protocol."),
+        count(
+            "komainu_quic_retries",
+            "New QUIC connections whose clients had to prove their address first.",
+            sum(&|core| core.quic_retries.value()),
+        ),
+        count(
+            "komainu_quic_refused_connections",
+            "New QUIC connections ignored or refused, because there are too many.",
+            sum(&|core| core.quic_refused.value()),
+        ),
         count("komainu_connections", "Connections accepted.", sum(&|core| core.connections.value())),
         count(
             "komainu_invalid_requests",

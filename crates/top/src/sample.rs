@@ -208,6 +208,7 @@ impl StatusInterval {
     }
 
     /// Returns the figures of the whole server: `requests_per_s`, `status_5xx_per_s`, `p50_ms`, `p99_ms`,
+    /// `all_requests_per_s` with `all_http2_requests_per_s` and `all_http3_requests_per_s` of the whole server,
     /// `waiting`, `connections`, `connections_per_s`, `cpu`, `pss_bytes` (with applications), `held_bytes`,
     /// `budget_bytes`.
     pub(crate) fn server(&self) -> Map<String, Value> {
@@ -238,6 +239,9 @@ impl StatusInterval {
             "connections_per_s".into(),
             json!(self.rate(&connections["accepted"], &before["accepted"])),
         );
+        for key in ["http2_requests", "http3_requests", "requests"] {
+            server.insert(format!("all_{key}_per_s"), json!(self.rate(&connections[key], &before[key])));
+        }
         let cpu = self.rate(&self.latest["usage"]["cpu_ms"], &self.earlier["usage"]["cpu_ms"]) / 1e3;
         server.insert("cpu".into(), json!(cpu));
         let own = self.latest["usage"]["pss_bytes"].as_f64().unwrap_or_default();

@@ -35,8 +35,9 @@ pub(crate) fn summary_lines(sample: &StatusInterval) -> [String; 3] {
             format_number(figure("waiting")),
         ),
         format!(
-            "{} connections  CPU {}  memory {}  held {} of {}  out {}/s",
+            "{} connections{}  CPU {}  memory {}  held {} of {}  out {}/s",
             format_count(server["connections"].as_u64().unwrap_or_default()),
+            protocol_shares(&figure),
             format_percent(figure("cpu")),
             format_bytes(figure("pss_bytes")),
             format_bytes(figure("held_bytes")),
@@ -44,6 +45,17 @@ pub(crate) fn summary_lines(sample: &StatusInterval) -> [String; 3] {
             format_bytes(figure("out_bytes_per_s")),
         ),
     ]
+}
+
+/// Returns the shares of HTTP/2 and HTTP/3 in the requests, if there are any.
+fn protocol_shares(figure: &impl Fn(&str) -> f64) -> String {
+    let all = figure("all_requests_per_s");
+    let share = |(name, key)| {
+        let count = figure(key);
+        (count > 0.0).then(|| format!("  {name} {}", format_percent((count / all).min(1.0))))
+    };
+    let parts = [("HTTP/2", "all_http2_requests_per_s"), ("HTTP/3", "all_http3_requests_per_s")];
+    parts.into_iter().filter_map(share).collect()
 }
 
 /// Formats everything as text, without colours or control characters.

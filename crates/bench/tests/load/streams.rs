@@ -75,7 +75,8 @@ fn serve(
     let mut late: VecDeque<(Instant, u32)> = VecDeque::new();
     link.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
     loop {
-        while let Some((_, stream)) = late.pop_front_if(|(at, _)| *at <= Instant::now()) {
+        while late.front().is_some_and(|(at, _)| *at <= Instant::now()) {
+            let (_, stream) = late.pop_front().unwrap();
             machine.respond(stream, Status::OK, true, &mut out).unwrap();
             machine.release(stream);
         }

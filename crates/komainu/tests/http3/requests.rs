@@ -1,5 +1,7 @@
 //! Requests over HTTP/3 are served as over HTTP/1 and HTTP/2.
 
+use std::io::Write;
+
 use crate::certified;
 use crate::h3_client::H3Client;
 use crate::origin::{Origin, answer};
@@ -116,5 +118,21 @@ fn responses_over_tls_name_http3_and_logs_the_version() {
     eventually("the request is logged", || {
         let log = std::fs::read_to_string(rig.folder.at("access.log")).unwrap_or_default();
         log.lines().any(|line| line.contains("/logged") && line.contains("HTTP/3"))
+    });
+}
+
+#[test]
+fn metrics_count_requests_by_protocol() {
+    let control = "[control]\nlisten = \"unix:control.sock\"";
+    let rig = serve_with(control, "[[site.route]]\nrespond = \"yes\"", |_| {});
+    let mut client = connect(&rig);
+    for _ in 0..3 {
+        assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+    }
+    eventually("the requests are counted", || {
+        let mut stream = std::os::unix::net::UnixStream::connect(rig.folder.at("control.sock")).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let text = crate::rig::text(&crate::rig::read_to_close(&mut stream));
+        text.lines().any(|line| line == "komainu_protocol_requests_total{protocol=\"HTTP/3\"} 3")
     });
 }

@@ -161,6 +161,8 @@ fn upstream_cache_and_body_metrics_are_counted() {
         assert_eq!(value(&text, &format!("{histogram}_count{{{route}}}")), 8.0, "{histogram}");
     }
     assert_eq!(value(&text, "komainu_tls_handshakes_total{kind=\"full\"}"), 0.0);
+    assert!(value(&text, "komainu_protocol_requests_total{protocol=\"HTTP/1\"}") >= 8.0);
+    assert_eq!(value(&text, "komainu_protocol_requests_total{protocol=\"HTTP/3\"}"), 0.0);
     // A reload keeps the counters, even of a server whose group has changed.
     let config = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();
     let changed = format!(

@@ -138,6 +138,7 @@ impl QuicEndpoint {
         let mut quic = self.quic.borrow_mut();
         let is_short_of_memory = context.core.memory().pressure() >= Pressure::Critical;
         if self.handshakes.get() >= HANDSHAKES_MAX || is_short_of_memory || self.is_closing(context) {
+            context.counters.quic_refused.add(1);
             return quic.ignore(incoming);
         }
         out.clear();
@@ -145,6 +146,7 @@ impl QuicEndpoint {
             && !incoming.remote_address_validated()
             && incoming.may_retry()
         {
+            context.counters.quic_retries.add(1);
             if let Ok(transmit) = quic.retry(incoming, out) {
                 let _ = self.socket.send(&transmit, &out[..transmit.size]);
             }
@@ -152,6 +154,7 @@ impl QuicEndpoint {
         }
         let peer = Peer::Tcp(incoming.remote_address());
         if limit.taken.get() >= limit.max.get() && context.core.close_idle(1) == 0 {
+            context.counters.quic_refused.add(1);
             let transmit = quic.refuse(incoming, out);
             let _ = self.socket.send(&transmit, &out[..transmit.size]);
             return;

@@ -167,6 +167,10 @@ pub(crate) fn connections(cores: &[Arc<Counters>]) -> Value {
         "tls_full": sum(|core| core.tls_full.value()),
         "tls_resumed": sum(|core| core.tls_resumed.value()),
         "tls_failed": sum(|core| core.tls_failed.value()),
+        "http2_requests": sum(|core| core.http2_requests.value()),
+        "http3_requests": sum(|core| core.http3_requests.value()),
+        "quic_retries": sum(|core| core.quic_retries.value()),
+        "quic_refused": sum(|core| core.quic_refused.value()),
     })
 }
 

@@ -331,6 +331,15 @@ function remember(told) {
   });
 }
 
+// The shares of HTTP/2 and HTTP/3, if there are any.
+function protocolShares(connections) {
+  const share = (count) => `${Math.round((100 * count) / connections.requests)} %`;
+  return [["HTTP/2", connections.http2_requests], ["HTTP/3", connections.http3_requests]]
+    .filter(([, count]) => count > 0)
+    .map(([name, count]) => `, ${share(count)} ${name}`)
+    .join("");
+}
+
 function show(status, earlier = before) {
   const old = earlier && earlier.pid === status.pid ? earlier : null;
   const seconds = old ? Math.max((status.age_ms - old.age_ms) / 1000, 0.001) : Math.max(status.age_ms / 1000, 0.001);
@@ -439,7 +448,7 @@ function show(status, earlier = before) {
   if (old) history.push({ at: Date.now(), requests, errors, p99: p99.ms, waiting, connections: connections.open || 0, cpu, memory, held });
   history = history.filter((point) => point.at > Date.now() - HOUR_MS);
   chooseWindow();
-  tile("Requests a second", "requests", number, number(requests), `${whole(connections.requests || 0)} since the start`);
+  tile("Requests a second", "requests", number, number(requests), `${whole(connections.requests || 0)} since the start${protocolShares(connections)}`);
   tile("Errors a second", "errors", number, number(errors), requests > 0 ? `${percent(errors / requests)} of all, status 5xx` : "status 5xx");
   tile("99th percentile", "p99", time, p99.text, `of all routes; median ${p50.text}`);
   tile("Waiting in queues", "waiting", whole, whole(waiting), "for a worker or an upstream server");
