@@ -6,8 +6,10 @@ use std::hash::{DefaultHasher, Hasher};
 use http::{Name, Status};
 use times::Moment;
 
-use crate::connection_loop::{CompleteResponse, ConnectionState};
+use crate::connection_loop::{CompleteResponse, ConnectionState, explain_timeout};
 use crate::load_state::RequestJob;
+use crate::request_failure::RequestFailure;
+use crate::tally::ErrorKind;
 
 /// Request in progress and the received part of its response.
 pub(crate) struct ActiveRequest {
@@ -35,13 +37,24 @@ impl ActiveRequest {
             hash: self.hasher.as_ref().map_or(0, |hasher| hasher.finish()),
         }
     }
+
+    /// Counts the request as failed.
+    pub(crate) fn fail(&self, state: &ConnectionState, kind: ErrorKind, example: &str) {
+        state.load_state.fail_request(self.job, kind, example, state.now_ns);
+    }
+
+    /// Counts the request as failed, because its response is overdue.
+    pub(crate) fn fail_overdue(&self, state: &ConnectionState) {
+        let timeout = RequestFailure::new(ErrorKind::Timeout, "");
+        self.fail(state, ErrorKind::Timeout, &explain_timeout(timeout, self.content_bytes).example);
+    }
 }
 
 /// Requests in progress, by ascending stream ID; the oldest is the first.
 #[derive(Default)]
-pub(crate) struct ActiveRequests(VecDeque<ActiveRequest>);
+pub(crate) struct RequestsInFlight(VecDeque<ActiveRequest>);
 
-impl ActiveRequests {
+impl RequestsInFlight {
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -9,7 +9,6 @@ use net::client::LocalNotify;
 use net::{Core, Fault, Http3Client, Interest, Link, Stream};
 use times::{Millis, Moment};
 
-use crate::active_requests::ActiveRequest;
 use crate::clock::now_ns;
 use crate::connect::{self, ConnectTimes};
 use crate::load_state::{LoadState, RequestJob};
@@ -94,7 +93,7 @@ pub(crate) async fn run_connections(mut connection: impl JobConnection, delay: D
 }
 
 /// Turns a timeout after the response has started into an error that says how much was received.
-fn explain_timeout(failure: RequestFailure, content_bytes: u64) -> RequestFailure {
+pub(crate) fn explain_timeout(failure: RequestFailure, content_bytes: u64) -> RequestFailure {
     if failure.kind != ErrorKind::Timeout {
         return failure;
     }
@@ -322,17 +321,6 @@ impl ConnectionState {
         world.last_response_ns.set(self.now_ns);
         world.finish_request();
         self.response_count += 1;
-    }
-
-    /// Counts a request as failed.
-    pub(crate) fn fail(&self, request: &ActiveRequest, kind: ErrorKind, example: &str) {
-        self.load_state.fail_request(request.job, kind, example, self.now_ns);
-    }
-
-    /// Counts a request whose response is overdue.
-    pub(crate) fn fail_overdue(&self, request: &ActiveRequest) {
-        let timeout = RequestFailure::new(ErrorKind::Timeout, "");
-        self.fail(request, ErrorKind::Timeout, &explain_timeout(timeout, request.content_bytes).example);
     }
 
     /// Counts all requests in progress as failed.

@@ -6,7 +6,7 @@ use http::Limits;
 use http2::{ErrorCode, Event, Machine, NoStream, Options, RequestLine};
 use net::Link;
 
-use crate::active_requests::{ActiveRequest, ActiveRequests};
+use crate::active_requests::{ActiveRequest, RequestsInFlight};
 use crate::clock::now_ns;
 use crate::connection_loop::{ConnectionState, JobConnection};
 use crate::load_state::LoadState;
@@ -37,7 +37,7 @@ pub(crate) struct MultiplexedConnection {
     state: ConnectionState,
     machine: Machine,
     /// Requests in progress, by ascending stream ID.
-    active_requests: ActiveRequests,
+    active_requests: RequestsInFlight,
     /// Bytes of an incomplete frame.
     partial_frame: Vec<u8>,
     /// Bytes to be sent, of which the first `out_at` bytes have been sent.
@@ -70,7 +70,7 @@ impl MultiplexedConnection {
         MultiplexedConnection {
             state: ConnectionState::new(load_state, origin),
             machine,
-            active_requests: ActiveRequests::default(),
+            active_requests: RequestsInFlight::default(),
             partial_frame: Vec::new(),
             out: Vec::new(),
             out_at: 0,
@@ -194,13 +194,13 @@ impl MultiplexedConnection {
                     }
                     Some(request) => {
                         let example = format!("stream reset: {}", error_name(code));
-                        self.state.fail(&request, ErrorKind::Closed, &example);
+                        request.fail(&self.state, ErrorKind::Closed, &example);
                     }
                     None => {}
                 },
                 Event::Aborted { stream, reason, .. } => {
                     if let Some(request) = self.remove(stream) {
-                        self.state.fail(&request, ErrorKind::Malformed, reason);
+                        request.fail(&self.state, ErrorKind::Malformed, reason);
                     }
                 }
                 Event::GoAway { last_stream, .. } => {
@@ -255,7 +255,7 @@ impl MultiplexedConnection {
         while let Some(request) = self.active_requests.take_overdue(&self.state) {
             self.machine.reset(request.stream, ErrorCode::CANCEL);
             self.machine.release(request.stream);
-            self.state.fail_overdue(&request);
+            request.fail_overdue(&self.state);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use http3::Http3Code;
 use net::{Http3Client, Http3Event, MuxRequest};
 
-use crate::active_requests::ActiveRequests;
+use crate::active_requests::RequestsInFlight;
 use crate::clock::now_ns;
 use crate::connection_loop::{ConnectionState, JobConnection};
 use crate::load_state::LoadState;
@@ -18,7 +18,7 @@ const TURNS_MAX: usize = 16;
 /// Sequence of HTTP/3 load connections.
 pub(crate) struct Http3Connection {
     state: ConnectionState,
-    active_requests: ActiveRequests,
+    active_requests: RequestsInFlight,
     /// Whether content of requests waits for flow control.
     has_unsent_content: bool,
     /// Sizes of received and sent packets that were counted.
@@ -31,7 +31,7 @@ impl Http3Connection {
     pub(crate) fn new(load_state: Rc<LoadState>, origin: usize) -> Http3Connection {
         Http3Connection {
             state: ConnectionState::new(load_state, origin),
-            active_requests: ActiveRequests::default(),
+            active_requests: RequestsInFlight::default(),
             has_unsent_content: false,
             counted_bytes: (0, 0),
             is_closing: false,
@@ -115,14 +115,14 @@ impl Http3Connection {
                         }
                         Some(request) => {
                             let example = format!("stream reset: {}", error_name(code));
-                            self.state.fail(&request, ErrorKind::Closed, &example);
+                            request.fail(&self.state, ErrorKind::Closed, &example);
                         }
                         None => {}
                     }
                 }
                 Http3Event::Failed { stream, reason } => {
                     if let Some(request) = self.active_requests.remove(stream) {
-                        self.state.fail(&request, ErrorKind::Malformed, reason);
+                        request.fail(&self.state, ErrorKind::Malformed, reason);
                     }
                 }
                 Http3Event::GoAway { first_stream } => {
@@ -151,7 +151,7 @@ impl Http3Connection {
     fn cancel_overdue(&mut self, client: &mut Http3Client) {
         while let Some(request) = self.active_requests.take_overdue(&self.state) {
             client.release(request.stream);
-            self.state.fail_overdue(&request);
+            request.fail_overdue(&self.state);
         }
     }
 

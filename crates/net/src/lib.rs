@@ -28,7 +28,6 @@ pub mod core;
 #[cfg(test)]
 mod sim;
 pub mod spill;
-pub mod client;
 mod wait;
 pub mod sys;
 pub mod bandwidth;
@@ -70,6 +69,7 @@ mod mux;
 mod h2;
 mod h3;
 pub mod mux_client;
+pub mod client;
 #[cfg(any(test, feature = "sim"))]
 pub mod toy;
 mod detached;

@@ -137,7 +137,11 @@ const LAYERS: &[Layer] = &[
         may_use: &["failure", "http", "net", "ring", "settings", "shapes", "times"],
         never: &["tokio"],
     },
-    Layer { folder: "bench", may_use: &["failure", "http", "http2", "net", "times"], never: &["tokio"] },
+    Layer {
+        folder: "bench",
+        may_use: &["failure", "http", "http2", "http3", "net", "times"],
+        never: &["tokio"],
+    },
     // The control interface is not involved in handling requests.
     Layer { folder: "web_client", may_use: &["failure"], never: &["net::", "std::net::TcpListener"] },
     Layer {
