@@ -224,6 +224,8 @@ impl<'d> Translation<'d> {
                 || self.ledger.is_impossible(one.entry) && !self.is_harmless(&one.name)
         };
         let is_server = other.matcher == LocationMatcher::Server;
+        // No other location inherits its rules for methods.
+        let has_own_rules = place.scope.innermost().iter().any(|one| one.name == "limit_except");
         let folder = |place: &LocationPlace<'d>| {
             place.find_folder().map(|(one, matcher)| {
                 (one.name.clone(), one.args.clone(), (one.name == "alias").then_some(matcher))
@@ -232,6 +234,7 @@ impl<'d> Translation<'d> {
         if other.is_closed
             || other.scope.effective("internal").is_some()
             || !is_server && other.scope.innermost().iter().any(acts)
+            || has_own_rules
             || folder(place) != folder(other)
             || !self.is_no_stricter(&other.scope, &place.scope)
         {

@@ -156,15 +156,16 @@ impl<'d> Translation<'d> {
             return false;
         }
         let Ok(conditions) = self.translate_if(directive, &locations.server) else { return true };
-        let IfConditions::Any(conditions) = conditions else {
-            return is_behind && matches!(conditions, IfConditions::Always);
-        };
         let rewrites = directive.block_directives().iter().filter(|inner| inner.name == "rewrite");
         let patterns: Vec<String> = rewrites
             .map(|inner| {
                 path_expression(inner.first_arg(), false).map_or("*".to_owned(), |found| found.pattern)
             })
             .collect();
+        let may_rewrite = || patterns.iter().any(|pattern| made.may_match(pattern));
+        let IfConditions::Any(conditions) = conditions else {
+            return matches!(conditions, IfConditions::Always) && (is_behind || may_rewrite());
+        };
         let ends = directive
             .block_directives()
             .iter()
@@ -173,7 +174,7 @@ impl<'d> Translation<'d> {
             Some(TomlItem::Text(path)) => made.may_match(path),
             Some(_) => true,
             None if condition.depends_on_path() => true,
-            None => is_behind && ends || patterns.iter().any(|pattern| made.may_match(pattern)),
+            None => is_behind && ends || may_rewrite(),
         })
     }
 }
