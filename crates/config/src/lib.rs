@@ -85,7 +85,7 @@ pub use settings::units::{GIB, KIB, MIB, parse_duration, parse_size};
 pub use site::{
     EncodedSlashes, HiddenRouteKind, MIRROR_FIELD, PartOf, Route, RouteLimits, RouteTimeouts, Site,
 };
-pub use stream::{Stream, StreamServer, StreamTimeouts};
+pub use stream::{Stream, StreamProtocol, StreamServer, StreamTimeouts};
 pub use trusted_proxies::TrustedProxies;
 pub use variable_map::{MapKey, VariableMap, check_variable_name};
 

@@ -12,7 +12,7 @@ use crate::site::{
 };
 use crate::site_listeners::{SiteListener, check_hosts, site_listeners, warn_of_unserved_addresses};
 use crate::snippet::{self, Snippets};
-use crate::stream::{Stream, check_streams};
+use crate::stream::{Stream, check_http3_ports, check_streams};
 use crate::trusted_proxies::TrustedProxies;
 use crate::variable_map::{self, Maps, VariableMap};
 use crate::warnings::warn_of_document;
@@ -412,10 +412,11 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     config.site_listeners = of_sites.iter().map(|one| one.listener.clone()).collect();
     let all: Vec<ConfiguredListener> = config.listen.iter().chain(&config.site_listeners).cloned().collect();
     check_streams(&config.streams, &all, node, check);
+    check_http3_ports(&config.streams, (&all, config.tls.http3), node, check);
     set_default_tls(config, node);
     check_tls(config, &of_sites, node, check);
-    let streams: Vec<&Listen> =
-        config.streams.iter().flat_map(|stream| &stream.listen).map(|one| &one.address).collect();
+    let streams = config.streams.iter().filter(|stream| !stream.is_udp());
+    let streams: Vec<&Listen> = streams.flat_map(|stream| &stream.listen).map(|one| &one.address).collect();
     warn_of_unserved_addresses(&config.listen, &config.sites, &streams, node, check);
     let others: Vec<&Listen> = all.iter().map(|one| &one.address).chain(streams).collect();
     check_separate_address(&config.control, &others, node, check);

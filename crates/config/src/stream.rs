@@ -1,4 +1,4 @@
-//! Streams: connections that are relayed to upstream servers as they are, without HTTP.
+//! Streams: connections and datagrams that are relayed to upstream servers as they are, without HTTP.
 
 use net::ProxyProtocol;
 use net::{ConfiguredListener, Listen};
@@ -29,6 +29,7 @@ const NAMES: OneOrMore<Text<HostPattern>> = OneOrMore(Text {
     what: "a name such as \"git.example.com\" or \"*.example.com\"",
     parse: parse_server_name,
 });
+const PROTOCOL: Word<StreamProtocol> = Word(&[("tcp", StreamProtocol::Tcp), ("udp", StreamProtocol::Udp)]);
 const BALANCE: Mapped<Word<BalanceWord>, Balance> = Mapped { shape: BALANCE_WORDS, map: Balance::from };
 const BALANCE_WORDS: Word<BalanceWord> = Word(&[
     ("round-robin", BalanceWord::RoundRobin),
@@ -38,7 +39,7 @@ const BALANCE_WORDS: Word<BalanceWord> = Word(&[
 ]);
 
 directives! {
-    /// Relays connections to upstream servers unchanged: TCP without HTTP, and TLS that is not decrypted.
+    /// Relays connections to upstream servers unchanged: TCP without HTTP, TLS that is not decrypted, and UDP.
     ///
     /// ```toml
     /// [[stream]]
@@ -56,10 +57,23 @@ directives! {
     /// `names`. If no stream matches and the address is in `listen` at the top of the file too, the
     /// connection is for the sites; otherwise it is closed. If a stream has `names`, the client must send
     /// first: its first message is limited by `head` in `[timeouts]`, and to 16 KiB.
+    ///
+    /// With `protocol = "udp"`, the datagrams of a client, by its address and port, are a session, which counts as a
+    /// connection:
+    ///
+    /// ```toml
+    /// [[stream]]
+    /// protocol  = "udp"
+    /// listen    = ":53"
+    /// to        = ["10.0.0.2:53", "10.0.0.3:53"]
+    /// responses = 1
+    /// ```
     Stream in "`[[stream]]`", check stream_agrees {
         /// Addresses to listen on, or tables with more settings: only `address` and `proxy_protocol`. An
         /// address that is in `listen` at the top of the file has its settings there.
         "listen" listen: Vec<ConfiguredListener> = required(""), OneOrMore(brief::<ConfiguredListener>("address").number("address"));
+        /// `"tcp"` for connections, `"udp"` for datagrams: of clients, and to servers. Streams of both may have the same port.
+        "protocol" protocol: StreamProtocol = "tcp", PROTOCOL;
         /// Names that clients ask for by TLS: a name, or `*.example.com` for every name below `example.com`, at any depth.
         "names" names: Vec<HostPattern> = absent("every connection that no other stream takes"), NAMES;
         /// The upstream server, or several: addresses, or tables with more settings.
@@ -72,14 +86,17 @@ directives! {
         /// `"hash:client"`: the same server for the same client address.
         "balance" balance: Balance = "round-robin", BALANCE;
         /// The version of the PROXY protocol that sends the client's address to servers at the start of a connection: `"v1"` is a
-        /// text line, `"v2"` is binary.
+        /// text line, `"v2"` is binary. With UDP, a header of `"v2"` begins each datagram.
         "proxy_protocol" proxy_protocol: Option<ProxyProtocol> = "off", PROXY_PROTOCOL;
         /// Timeouts.
         "timeouts" timeouts: StreamTimeouts = {}, table();
-        /// Conditions for ejecting a server that cannot be connected to, so that it gets no connections for a
-        /// time. `false` ejects none.
+        /// With UDP: the answers of a server to each datagram, after which the session ends. If a session ends by
+        /// `idle` without any answer, its server has failed. 0: none is awaited, and each datagram begins a session.
+        "responses" responses: Option<u32> = absent("not known: sessions end by `idle`"), Maybe(Count { min: 0, max: 1_000_000 });
+        /// Conditions for ejecting a server that cannot be connected to, or with UDP is unreachable by ICMP, so that it
+        /// gets no connections for a time. `false` ejects none.
         "eject" eject: Option<Eject> = {}, Toggle { on: None, off: || None, shape: Maybe(table::<Eject>()) };
-        /// Health checks: `true` only connects; a path asks for it over HTTP.
+        /// Health checks: `true` only connects; a path asks for it over HTTP. With UDP, both use TCP at the same port.
         "health" health: Option<HealthCheck> = false,
             Toggle { on: Some(|| Some(HealthCheck::default())), off: || None, shape: Maybe(brief::<HealthCheck>("path")) };
         /// The time after which a server that is back in service gets its full share of connections.
@@ -121,9 +138,19 @@ directives! {
         /// Maximum time to connect to a server, including name resolution. Then another server is tried, up
         /// to three in all.
         "connect" connect: Duration = "5s", WAIT;
-        /// Maximum time without a byte in either direction before a connection is closed.
+        /// Maximum time without a byte or datagram in either direction before a connection is closed, or a session ends.
         "idle" idle: Duration = "10m", WAIT;
     }
+}
+
+/// Protocol of a stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum StreamProtocol {
+    /// Connections.
+    #[default]
+    Tcp,
+    /// Datagrams.
+    Udp,
 }
 
 /// Load-balancing method of a stream.
@@ -151,9 +178,15 @@ impl From<BalanceWord> for Balance {
 }
 
 impl Stream {
+    /// Whether datagrams are relayed.
+    pub fn is_udp(&self) -> bool {
+        self.protocol == StreamProtocol::Udp
+    }
+
     /// Returns the name for logs and metrics.
     pub fn label(&self) -> String {
-        let listen = || self.listen.first().map(|listener| listener.address.to_string());
+        let protocol = if self.is_udp() { "udp://" } else { "" };
+        let listen = || self.listen.first().map(|listener| format!("{protocol}{}", listener.address));
         let first = || self.names.first().map(ToString::to_string);
         self.name.clone().or_else(first).or_else(listen).unwrap_or_default()
     }
@@ -178,7 +211,10 @@ fn parse_server_address(text: &str) -> Result<Origin, InvalidValue> {
         None => (0, text),
     };
     if text.starts_with("udp:") {
-        return Err(InvalidValue::new("datagrams are not relayed", "streams are connections of TCP and TLS"));
+        return Err(InvalidValue::new(
+            "a server's address has no protocol",
+            "write `protocol = \"udp\"` in the stream, and \"HOST:PORT\" here",
+        ));
     }
     if let Some((scheme, rest)) = text.split_once("://").filter(|_| start == 0) {
         let fault = InvalidValue::new(
@@ -235,6 +271,7 @@ fn stream_agrees(stream: &mut Stream, node: &Node, check: &mut Checker) {
             }
         }
     }
+    check_protocol(stream, node, check);
     let items = node.one_or_more("to");
     if items.len() != stream.to.len() {
         return;
@@ -259,6 +296,77 @@ fn stream_agrees(stream: &mut Stream, node: &Node, check: &mut Checker) {
     }
 }
 
+/// Checks that a stream has only directives of its protocol.
+fn check_protocol(stream: &Stream, node: &Node, check: &mut Checker) {
+    if !stream.is_udp() {
+        if let Some(entry) = node.entry("responses") {
+            let title = "`responses` of a stream of connections".to_owned();
+            let finding = check.error(&entry.key_span, title, "connections end when a side closes them");
+            finding.help("remove it, or write `protocol = \"udp\"`");
+        }
+        return;
+    }
+    if let Some(entry) = node.entry("names") {
+        let title = "`names` of a stream over UDP".to_owned();
+        let finding = check.error(&entry.key_span, title, "datagrams name no host");
+        finding.help("remove it, and give each stream an address of its own");
+    }
+    if let (Some(ProxyProtocol::V1), Some(entry)) = (stream.proxy_protocol, node.entry("proxy_protocol")) {
+        let title = "version 1 of the PROXY protocol over UDP".to_owned();
+        let finding = check.error(&entry.value.span, title, "it is for connections only");
+        finding.help("write \"v2\"");
+    }
+    for (listener, item) in stream.listen.iter().zip(node.one_or_more("listen")) {
+        if matches!(listener.address, Listen::Unix(_)) {
+            let title = "a Unix socket for a stream over UDP".to_owned();
+            check
+                .error(&item.span, title, "clients of UDP have an address and a port")
+                .help("write \":PORT\"");
+        }
+    }
+    for (server, item) in stream.to.iter().zip(node.one_or_more("to")) {
+        if matches!(&server.address, Origin::Unix(path) if !path.as_os_str().is_empty()) {
+            let title = "a Unix socket of a server over UDP".to_owned();
+            check
+                .error(&item.span, title, "servers of UDP have an address and a port")
+                .help("write \"HOST:PORT\"");
+        }
+    }
+}
+
+/// Checks that no stream over UDP has the port of a listener for HTTP/3. `listen` are the addresses of sites, and
+/// `http3` whether they serve HTTP/3 by default.
+pub(crate) fn check_http3_ports(
+    streams: &[Stream],
+    (listen, http3): (&[ConfiguredListener], bool),
+    node: &Node,
+    check: &mut Checker,
+) {
+    let serves_http3 = |listener: &&ConfiguredListener| {
+        let is_stream = |stream: &Stream| {
+            !stream.is_udp() && stream.listen.iter().any(|own| own.address == listener.address)
+        };
+        listener.is_tls()
+            && listener.http3.unwrap_or(http3)
+            && listener.proxy_protocol.is_none()
+            && !streams.iter().any(is_stream)
+    };
+    for (stream, item) in streams.iter().zip(node.items("stream")).filter(|(stream, _)| stream.is_udp()) {
+        for (own, item) in stream.listen.iter().zip(item.one_or_more("listen")) {
+            let mut sites = listen.iter().filter(serves_http3);
+            if let Some(sites) = sites.find(|sites| sites.address.overlaps(&own.address)) {
+                let title = format!("a stream over UDP on `{}`, where the sites serve HTTP/3", own.address);
+                let finding = check.error(&item.span, title, "both would receive from the port");
+                finding.help(format!(
+                    "write {{ address = \"{}\", http3 = false }} in `listen` at the top of the file, or `http3 = false` in \
+                     `[tls]`; or give the stream another port",
+                    sites.address
+                ));
+            }
+        }
+    }
+}
+
 /// Checks that streams and sites share addresses only if each connection can be assigned to one of them.
 /// `listen` are the addresses of sites.
 pub(crate) fn check_streams(
@@ -271,15 +379,21 @@ pub(crate) fn check_streams(
     if nodes.len() != streams.len() || check.report.error_count() > 0 {
         return;
     }
+    // Addresses of TCP and of UDP have nothing to do with each other.
     let mut seen: Vec<(Listen, usize)> = Vec::new();
     for (index, stream) in streams.iter().enumerate() {
         let items = nodes[index].one_or_more("listen");
         for (listener, item) in stream.listen.iter().zip(items) {
             let address = &listener.address;
-            if let Some(other) = listen.iter().find(|other| other.address.overlaps(address)) {
+            let mut sites = listen.iter().filter(|_| !stream.is_udp());
+            if let Some(other) = sites.find(|other| other.address.overlaps(address)) {
                 check_shared_with_sites(stream, listener, &other.address, item, check);
             }
-            for (other, earlier) in &seen {
+            let is_same_protocol = |(_, earlier): &&(Listen, usize)| {
+                let earlier = &streams[*earlier];
+                earlier.protocol == stream.protocol
+            };
+            for (other, earlier) in seen.iter().filter(is_same_protocol) {
                 let at = &nodes[*earlier].one_or_more("listen")[0].span;
                 if other != address && other.overlaps(address) {
                     let title = format!("`listen` of streams has `{address}` beside `{other}`");
@@ -308,11 +422,14 @@ fn check_no_loop(streams: &[Stream], nodes: &[Node], check: &mut Checker) {
     }
     let leads = |from: usize| {
         let to = streams[from].to.iter().map(|server| &server.address);
-        to.flat_map(|to| {
+        let protocol = streams[from].protocol;
+        let by_port = &by_port;
+        to.flat_map(move |to| {
             let port = if let Origin::Tcp { port, .. } = to { *port } else { 0 };
             let own = by_port.get(&port).into_iter().flatten().copied();
             own.filter(move |&other| {
-                streams[other].listen.iter().any(|own| reaches_listener(&own.address, to))
+                streams[other].protocol == protocol
+                    && streams[other].listen.iter().any(|own| reaches_listener(&own.address, to))
             })
         })
     };
@@ -392,13 +509,16 @@ fn check_names_differ(
     let same = stream.names.iter().find(|name| earlier.names.contains(name));
     let title = match (same, stream.names.is_empty() && earlier.names.is_empty()) {
         (Some(name), _) => format!("two streams on one address have the name `{name}`"),
+        (None, true) if stream.is_udp() => "two streams over UDP on one address".to_owned(),
         (None, true) => "two streams without `names` on one address".to_owned(),
         (None, false) => return,
     };
     let finding = check.error(&item.span, title, "which of them gets the connection?");
-    finding
-        .related(before.span.clone(), "the other one")
-        .help("give them different `names`, or one stream both servers in `to`");
+    let remedy = match stream.is_udp() {
+        true => "give one stream both servers in `to`, or one of them another address",
+        false => "give them different `names`, or one stream both servers in `to`",
+    };
+    finding.related(before.span.clone(), "the other one").help(remedy);
 }
 
 #[cfg(test)]
@@ -451,6 +571,37 @@ mod tests {
         let config =
             parse("[[stream]]\nlisten = \":5432\"\nto = \"10.0.0.1:5432\"\n[[route]]\nfiles = \"public\"\n");
         assert_eq!(config.unwrap().listen.len(), 1);
+    }
+
+    #[test]
+    fn streams_over_udp_share_ports_with_connections_but_not_with_http3() {
+        let udp = "[[stream]]\nprotocol = \"udp\"\nlisten = \":53\"\nto = \"10.0.0.1:53\"\n";
+        let tcp = "[[stream]]\nlisten = \"127.0.0.1:53\"\nto = \"10.0.0.1:53\"\n";
+        let config =
+            parse(&format!("{udp}responses = 1\n{tcp}[[stream]]\nlisten = \":54\"\nto = \"[::1]:53\"\n"));
+        assert_eq!(config.unwrap().streams[0].responses, Some(1));
+        let site = "[[site]]\nhosts = [\"a.example\"]\ntls = { certificate = \"c\", key = \"k\" }\n";
+        let sites = |listen: &str| parse(&format!("listen = [{listen}]\n{udp}{site}"));
+        assert!(sites("{ address = \":53\", tls = true, http3 = false }").is_ok());
+        let error = sites("{ address = \"127.0.0.1:53\", tls = true }").unwrap_err();
+        assert!(error.contains("where the sites serve HTTP/3") && error.contains("http3 = false"), "{error}");
+        for (text, part) in [
+            (format!("{udp}names = \"a.example\"\n"), "`names` of a stream over UDP"),
+            (format!("{udp}proxy_protocol = \"v1\"\n"), "write \"v2\""),
+            (format!("{udp}{udp}"), "two streams over UDP on one address"),
+            (format!("{tcp}responses = 1\n"), "write `protocol = \"udp\"`"),
+            (
+                udp.replace(":53\"\nto", "unix:/a\"\nto").replace("\"unix", "\"unix"),
+                "a Unix socket for a stream",
+            ),
+            (udp.replace("10.0.0.1:53", "unix:/a"), "a Unix socket of a server"),
+            (udp.replace("10.0.0.1:53", "udp://10.0.0.1:53"), "write `protocol = \"udp\"`"),
+            (udp.replace("10.0.0.1:53", "127.0.0.1:53"), "back to itself"),
+            (udp.replace("\":53\"", "{ address = \":53\", tls = true }"), "`tls` in `listen`"),
+        ] {
+            let error = parse(&text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
     }
 
     #[test]

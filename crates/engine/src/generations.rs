@@ -168,13 +168,18 @@ impl CoreGeneration {
         RequestGuard(self.clone())
     }
 
+    /// Whether the generation was closed.
+    pub fn is_closed(&self) -> bool {
+        self.generation.is_closed.load(Ordering::Relaxed)
+    }
+
     /// Runs the work of a request; fails if the generation is closed before it completes.
     pub async fn run_until_closed(
         &self,
         mut future: Pin<&mut impl Future<Output = Result<(), Fault>>>,
     ) -> Result<(), Fault> {
         poll_fn(|context| {
-            if self.generation.is_closed.load(Ordering::Relaxed) {
+            if self.is_closed() {
                 Poll::Ready(Err(Fault::Reject(CLOSED)))
             } else {
                 future.as_mut().poll(context)

@@ -5,13 +5,13 @@ use std::{fs, io};
 
 use bench::procfs;
 use config::{Action, Config};
-use net::{BindAddress, ConfiguredListener, Listen, ListenOptions, Listener, PeerSet};
+use net::{BindAddress, ConfiguredListener, Listen, ListenOptions, Listener, PeerSet, StreamListener};
 use process::sockets::InheritedSockets;
 use rustix::process::{Resource, getrlimit};
 
 use crate::clients::proxies::peer_set;
 use crate::memory;
-use crate::stream_listen::{stream_listener, stream_only_listeners};
+use crate::stream_listen::{stream_listener, stream_only_listeners, udp_listeners};
 
 /// Maximum number of descriptors reserved for other uses than connections: listeners, logs, epoll instances,
 /// workers, files being sent. An eighth of a small limit is reserved, but at least the number computed by
@@ -193,7 +193,10 @@ pub fn bind(listen: ListenOptions, threads: usize, open: &[BindAddress]) -> io::
             ),
             (io::ErrorKind::AddrInUse, Some(port)) => match listening_program(&at) {
                 Some((name, pid)) => format!("{name} (process {pid}) listens there"),
-                None => format!("another program listens there: `ss -ltnp 'sport = :{port}'` shows which"),
+                None => {
+                    let kind = if at.is_udp() { "lunp" } else { "ltnp" };
+                    format!("another program listens there: `ss -{kind} 'sport = :{port}'` shows which")
+                }
             },
             (io::ErrorKind::AddrNotAvailable, Some(port)) => format!(
                 "no interface of this machine has this address (`ip addr` shows theirs); \":{port}\" listens on all of them"
@@ -206,7 +209,7 @@ pub fn bind(listen: ListenOptions, threads: usize, open: &[BindAddress]) -> io::
 
 /// Name and process id of the program that listens on an address, if this user can see it.
 fn listening_program(at: &BindAddress) -> Option<(String, u32)> {
-    let port = at.port()?;
+    let port = at.port().filter(|_| !at.is_udp())?;
     let everywhere = [Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     // A wildcard bind fails if any address is in use, most often a local one.
     let addresses = match at {
@@ -231,12 +234,15 @@ pub fn thread_count(config: &Config) -> usize {
 
 /// Addresses to listen on.
 pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
-    let listens = |listener: &ConfiguredListener| {
-        let sources = listener.proxy_protocol.as_ref().map(|from| PeerSet {
+    let proxies = |listener: &ConfiguredListener| {
+        listener.proxy_protocol.as_ref().map(|from| PeerSet {
             // The permissions of the socket's file decide who may connect.
             includes_unix: matches!(listener.address, Listen::Unix(_)),
             ..peer_set(from)
-        });
+        })
+    };
+    let listens = |listener: &ConfiguredListener| {
+        let sources = proxies(listener);
         let tls = listener.is_tls();
         let h2c = listener.h2c;
         let http3 = tls && listener.http3.unwrap_or(config.tls.http3);
@@ -253,7 +259,18 @@ pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
         };
         listener.address.bind_addresses().into_iter().map(listen)
     };
-    config.listeners().chain(&stream_only_listeners(config)).flat_map(listens).collect()
+    let over_udp = |(listener, streams): (&ConfiguredListener, StreamListener)| {
+        let proxy_protocol = proxies(listener);
+        let addresses = listener.address.bind_addresses().into_iter();
+        addresses.map(move |address| ListenOptions {
+            proxy_protocol: proxy_protocol.clone(),
+            streams: Some(streams.clone()),
+            ..address.over_udp().into()
+        })
+    };
+    let of_tcp = stream_only_listeners(config);
+    let of_udp = udp_listeners(config).into_iter().flat_map(over_udp);
+    config.listeners().chain(&of_tcp).flat_map(listens).chain(of_udp).collect()
 }
 
 /// Returns warnings about addresses whose clients get no HTTP/3, since the last call.
@@ -272,14 +289,14 @@ pub fn http3_warnings(listeners: &net::Listeners) -> Vec<String> {
     warnings
 }
 
-/// Returns a warning if packets of HTTP/3 are lost in bursts.
+/// Returns a warning if packets of HTTP/3 and of streams over UDP are lost in bursts.
 pub fn receive_buffer_warning(listeners: &net::Listeners) -> Option<&'static str> {
     let mut has_small_buffers = false;
     listeners.visit(|listener| {
-        has_small_buffers |= listener.datagram_sockets().iter().any(|socket| socket.has_small_buffers());
+        has_small_buffers |= listener.has_small_datagram_buffers();
     });
     has_small_buffers.then_some(
-        "HTTP/3 may lose packets in bursts: the kernel grants receive buffers of less than 1 MiB; \
+        "HTTP/3 and streams over UDP may lose packets in bursts: the kernel grants receive buffers of less than 1 MiB; \
          `sysctl -w net.core.rmem_max=8388608` allows more",
     )
 }

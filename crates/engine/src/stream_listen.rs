@@ -1,22 +1,36 @@
 //! Listening addresses of streams, in addition to those of sites.
 
-use config::Config;
+use config::{Config, Stream};
 use net::{ConfiguredListener, Listen, StreamListener};
 
-/// Stream settings of a listening address; `None` if no stream uses it.
+/// Stream settings of a listening TCP address; `None` if no stream uses it.
 pub(crate) fn stream_listener(config: &Config, address: &Listen) -> Option<StreamListener> {
-    let has_it = |stream: &&config::Stream| stream.listen.iter().any(|listener| listener.address == *address);
-    let mut streams = config.streams.iter().filter(has_it).peekable();
+    let has_it = |stream: &&Stream| stream.listen.iter().any(|listener| listener.address == *address);
+    let of_tcp = config.streams.iter().filter(|stream| !stream.is_udp());
+    let mut streams = of_tcp.filter(has_it).peekable();
     streams.peek()?;
     let reads_name = streams.any(|stream| !stream.names.is_empty());
     let is_only = config.listeners().all(|listener| listener.address != *address);
-    Some(StreamListener { key: key(address), reads_server_name: reads_name, is_only })
+    Some(StreamListener { key: key(address, false), reads_server_name: reads_name, is_only })
 }
 
-/// Listeners of streams at addresses that no site uses.
+/// Listeners of streams over UDP, with their stream settings.
+pub(crate) fn udp_listeners(config: &Config) -> Vec<(&ConfiguredListener, StreamListener)> {
+    let streams = config.streams.iter().filter(|stream| stream.is_udp());
+    let listeners = streams.flat_map(|stream| &stream.listen);
+    let settings = |listener: &ConfiguredListener| StreamListener {
+        key: key(&listener.address, true),
+        reads_server_name: false,
+        is_only: true,
+    };
+    listeners.map(|listener| (listener, settings(listener))).collect()
+}
+
+/// Listeners of streams at TCP addresses that no site uses.
 pub(crate) fn stream_only_listeners(config: &Config) -> Vec<ConfiguredListener> {
     let mut own: Vec<ConfiguredListener> = Vec::new();
-    for listener in config.streams.iter().flat_map(|stream| &stream.listen) {
+    let of_tcp = config.streams.iter().filter(|stream| !stream.is_udp());
+    for listener in of_tcp.flat_map(|stream| &stream.listen) {
         let is_known = |known: &ConfiguredListener| known.address == listener.address;
         if !config.listeners().any(is_known) && !own.iter().any(is_known) {
             own.push(ConfiguredListener { tls: Some(false), ..listener.clone() });
@@ -26,8 +40,8 @@ pub(crate) fn stream_only_listeners(config: &Config) -> Vec<ConfiguredListener> 
 }
 
 /// Lookup key for the streams of an address.
-pub fn key(address: &Listen) -> String {
-    address.to_string()
+pub fn key(address: &Listen, is_udp: bool) -> String {
+    if is_udp { format!("udp {address}") } else { address.to_string() }
 }
 
 #[cfg(test)]
@@ -53,5 +67,22 @@ mod tests {
         let own = stream_only_listeners(&config);
         let own: Vec<String> = own.iter().map(|listener| listener.address.to_string()).collect();
         assert_eq!(own, [":8443", ":25"]);
+    }
+
+    #[test]
+    fn streams_over_udp_have_listeners_of_their_own() {
+        let text = "[[stream]]\nlisten = \":53\"\nto = \"a:53\"\n\
+                    [[stream]]\nprotocol = \"udp\"\nlisten = [\":53\", \"127.0.0.1:54\"]\nto = \"b:53\"\n";
+        let (config, _) = Config::parse(text, "komainu.toml", Path::new("/")).unwrap();
+        assert_eq!(stream_only_listeners(&config).len(), 1);
+        assert_eq!(stream_listener(&config, &"127.0.0.1:54".parse().unwrap()), None);
+        let listens = crate::options::listen_options(&config).into_iter();
+        let listens = listens.map(|listen| (listen.address.to_string(), listen.streams.unwrap().key));
+        let wanted = [
+            ("http://[::]:53", ":53"),
+            ("udp://[::]:53", "udp :53"),
+            ("udp://127.0.0.1:54", "udp 127.0.0.1:54"),
+        ];
+        assert!(listens.eq(wanted.map(|(address, key)| (address.to_owned(), key.to_owned()))));
     }
 }

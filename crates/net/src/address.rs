@@ -15,6 +15,10 @@ pub enum BindAddress {
     Any(u16),
     /// A Unix socket at this path.
     Unix(PathBuf),
+    /// A UDP address, as [`BindAddress::Tcp`].
+    Udp(SocketAddr),
+    /// Every local address at this UDP port, as [`BindAddress::Any`].
+    AnyUdp(u16),
 }
 
 impl BindAddress {
@@ -22,9 +26,35 @@ impl BindAddress {
     #[must_use]
     pub fn port(&self) -> Option<u16> {
         match self {
-            BindAddress::Tcp(address) => Some(address.port()),
-            BindAddress::Any(port) => Some(*port),
+            BindAddress::Tcp(address) | BindAddress::Udp(address) => Some(address.port()),
+            BindAddress::Any(port) | BindAddress::AnyUdp(port) => Some(*port),
             BindAddress::Unix(_) => None,
+        }
+    }
+
+    /// Whether datagrams are received at the address.
+    #[must_use]
+    pub fn is_udp(&self) -> bool {
+        matches!(self, BindAddress::Udp(_) | BindAddress::AnyUdp(_))
+    }
+
+    /// Returns the UDP address with the same address and port; a Unix socket stays as it is.
+    #[must_use]
+    pub fn over_udp(self) -> BindAddress {
+        match self {
+            BindAddress::Tcp(address) => BindAddress::Udp(address),
+            BindAddress::Any(port) => BindAddress::AnyUdp(port),
+            other => other,
+        }
+    }
+
+    /// Returns the TCP address with the same address and port; a Unix socket stays as it is.
+    #[must_use]
+    pub fn over_tcp(self) -> BindAddress {
+        match self {
+            BindAddress::Udp(address) => BindAddress::Tcp(address),
+            BindAddress::AnyUdp(port) => BindAddress::Any(port),
+            other => other,
         }
     }
 }
@@ -35,6 +65,8 @@ impl std::fmt::Display for BindAddress {
             BindAddress::Tcp(address) => write!(f, "http://{address}"),
             BindAddress::Any(port) => write!(f, "http://[::]:{port}"),
             BindAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            BindAddress::Udp(address) => write!(f, "udp://{address}"),
+            BindAddress::AnyUdp(port) => write!(f, "udp://[::]:{port}"),
         }
     }
 }
@@ -53,7 +85,8 @@ pub struct ListenOptions {
     pub allows_h2c: bool,
     /// Whether clients may use HTTP/3 at the UDP port with the same number; only with TLS.
     pub allows_http3: bool,
-    /// Set if connections may be relayed, as [`crate::Service::choose_stream`] decides.
+    /// Set if connections may be relayed, as [`crate::Service::choose_stream`] decides. Required for a UDP address,
+    /// whose datagrams are relayed as [`crate::Service::choose_datagrams`] decides.
     pub streams: Option<StreamListener>,
     /// Identifier of the listener, chosen by the server and reported with each request
     /// ([`crate::Request::listener_key`]).
@@ -85,6 +118,9 @@ pub struct ListenUrl {
 impl std::fmt::Display for ListenUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = self.address.to_string();
+        if self.address.is_udp() {
+            return f.write_str(&text);
+        }
         match (self.is_tls, text.strip_prefix("http:")) {
             (_, Some(rest)) if self.is_stream => write!(f, "tcp:{rest}"),
             (_, None) if self.is_stream => write!(f, "{text} (stream)"),
@@ -160,7 +196,7 @@ pub enum ConnectAddress {
 /// The remote end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// A TCP client.
+    /// A client with an address.
     Tcp(SocketAddr),
     /// A client of a Unix socket, which has no address.
     Unix,

@@ -15,7 +15,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::address::{BindAddress, ListenOptions, ListenUrl, PeerSet, StreamListener};
 use crate::core::Core;
-use crate::datagram_socket::DatagramSocket;
+use crate::datagram_socket::{DatagramSocket, bind_sockets};
+use crate::quic::QuicUdpSocket;
 use crate::remote::Remote;
 use crate::stream;
 use crate::trusted_path::TrustedEntry;
@@ -91,7 +92,9 @@ pub struct Listener {
     allows_http3: bool,
     sockets: Vec<Arc<ListeningSocket>>,
     /// UDP sockets for HTTP/3, if it is allowed.
-    datagrams: Vec<Arc<DatagramSocket>>,
+    datagrams: Vec<Arc<QuicUdpSocket>>,
+    /// The sockets of a UDP address.
+    relayed_datagrams: Vec<Arc<DatagramSocket>>,
     /// Reason why there are none although HTTP/3 is allowed.
     datagram_error: Option<io::Error>,
     /// Socket file that this process removes with the listener.
@@ -121,7 +124,8 @@ impl Listener {
     ) -> io::Result<Listener> {
         let at = &listen.address;
         let port = at.port().filter(|port| *port != 0);
-        let is_ours = port.is_some() && open.iter().any(|open| open.port() == port);
+        let is_ours =
+            port.is_some() && open.iter().any(|open| open.port() == port && open.is_udp() == at.is_udp());
         let (address, sockets) = bind(at, threads.max(1), is_ours).map_err(|error| {
             let is_stream = listen.streams.as_ref().is_some_and(|streams| streams.is_only);
             let url = ListenUrl { address: at.clone(), is_tls: listen.is_tls, is_stream };
@@ -151,7 +155,7 @@ impl Listener {
             // A server that passes UDP sockets on adds a channel for each.
             let mut channels = channels.into_iter();
             let each = datagrams.into_iter();
-            each.map(|socket| DatagramSocket::new(socket, channels.next()).map(Arc::new)).collect()
+            each.map(|socket| QuicUdpSocket::new(socket, channels.next()).map(Arc::new)).collect()
         })
     }
 
@@ -169,7 +173,7 @@ impl Listener {
             for socket in datagrams {
                 let both = near.pop_front().zip(far.pop_front());
                 let both = both.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-                adopted.push(Arc::new(DatagramSocket::of(socket, both, predecessors.pop_front())?));
+                adopted.push(Arc::new(QuicUdpSocket::of(socket, both, predecessors.pop_front())?));
             }
             Ok(adopted)
         })
@@ -179,7 +183,7 @@ impl Listener {
         listen: ListenOptions,
         descriptors: Vec<OwnedFd>,
         may_own_file: bool,
-        adopt_datagrams: impl FnOnce(Vec<OwnedFd>, Vec<OwnedFd>) -> io::Result<Vec<Arc<DatagramSocket>>>,
+        adopt_datagrams: impl FnOnce(Vec<OwnedFd>, Vec<OwnedFd>) -> io::Result<Vec<Arc<QuicUdpSocket>>>,
     ) -> io::Result<Listener> {
         let at = &listen.address;
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{at}: {text}"));
@@ -196,6 +200,13 @@ impl Listener {
                 _ => return Err(invalid("a descriptor is neither a stream socket nor a UDP socket")),
             }
         }
+        if at.is_udp() {
+            let first = datagrams.first().filter(|_| sockets.is_empty());
+            let first = first.ok_or_else(|| invalid("the descriptors are no UDP sockets"))?;
+            let address = bound_address(first)?.over_udp();
+            let bound = BoundSockets::Udp(relayed_sockets(datagrams)?);
+            return Ok(Listener::of(listen, address, bound, None, may_own_file));
+        }
         let first = sockets.first().ok_or_else(|| invalid("there is no descriptor"))?;
         let address = bound_address(first)?;
         let is_tcp = !matches!(address, BindAddress::Unix(_));
@@ -209,6 +220,7 @@ impl Listener {
         let address = if is_tcp { address } else { at.clone() };
         let threads = sockets.len();
         let sockets = sockets.into_iter().map(|socket| ListeningSocket::new(socket, is_tcp)).collect();
+        let sockets = BoundSockets::Stream(sockets);
         let mut listener = Listener::of(listen, address, sockets, None, may_own_file);
         if listener.allows_http3 {
             listener.datagrams = adopt_datagrams(datagrams, channels)?;
@@ -220,10 +232,14 @@ impl Listener {
     fn of(
         listen: ListenOptions,
         address: BindAddress,
-        sockets: Vec<Arc<ListeningSocket>>,
+        sockets: BoundSockets,
         file: Option<SocketFile>,
         may_own_file: bool,
     ) -> Listener {
+        let (sockets, relayed_datagrams) = match sockets {
+            BoundSockets::Stream(sockets) => (sockets, Vec::new()),
+            BoundSockets::Udp(sockets) => (Vec::new(), sockets),
+        };
         let allows_http3 = allows_http3(&listen);
         let ListenOptions { address: at, proxy_protocol, is_tls: tls, allows_h2c: h2c, streams, key, .. } =
             listen;
@@ -238,6 +254,7 @@ impl Listener {
             allows_http3,
             sockets,
             datagrams: Vec::new(),
+            relayed_datagrams,
             datagram_error: None,
             file,
             may_own_file,
@@ -254,20 +271,21 @@ impl Listener {
         let (address, v6_only) = match self.address {
             BindAddress::Tcp(address) => (address, true),
             BindAddress::Any(port) => ((Ipv6Addr::UNSPECIFIED, port).into(), false),
-            BindAddress::Unix(_) => return,
+            BindAddress::Unix(_) | BindAddress::Udp(_) | BindAddress::AnyUdp(_) => return,
         };
         if self.datagrams.is_empty() {
-            match DatagramSocket::bind(address, v6_only, threads) {
+            match QuicUdpSocket::bind(address, v6_only, threads) {
                 Ok(sockets) => self.datagrams = sockets,
                 Err(error) => self.datagram_error = Some(error),
             }
         }
     }
 
-    /// Returns the UDP sockets for HTTP/3.
+    /// Whether the kernel has granted a UDP socket less than 1 MiB for received packets, so that bursts are lost.
     #[must_use]
-    pub fn datagram_sockets(&self) -> &[Arc<DatagramSocket>] {
-        &self.datagrams
+    pub fn has_small_datagram_buffers(&self) -> bool {
+        let relayed = self.relayed_datagrams.iter().any(|socket| socket.has_small_buffers());
+        relayed || self.datagrams.iter().any(|socket| socket.has_small_buffers())
     }
 
     /// Takes the reason why HTTP/3 is not served although it is allowed.
@@ -299,7 +317,9 @@ impl Listener {
     pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         let datagrams = self.datagrams.iter().map(|socket| socket.as_fd());
         let channels = self.datagrams.iter().map(|socket| socket.successor_end());
-        self.sockets.iter().map(|listening| listening.fd().as_fd()).chain(datagrams).chain(channels).collect()
+        let relayed = self.relayed_datagrams.iter().map(|socket| socket.as_fd());
+        let streams = self.sockets.iter().map(|listening| listening.fd().as_fd());
+        streams.chain(relayed).chain(datagrams).chain(channels).collect()
     }
 
     /// Returns the descriptors to pass from the supervisor to its server.
@@ -311,7 +331,8 @@ impl Listener {
         let datagrams = self.datagrams.iter().map(|socket| socket.as_fd());
         let far = self.datagrams.iter().map(|socket| socket.successor_end());
         let channels = near.chain(far).chain(predecessors.map(AsFd::as_fd));
-        streams.chain(datagrams).chain(channels).collect()
+        let relayed = self.relayed_datagrams.iter().map(|socket| socket.as_fd());
+        streams.chain(relayed).chain(datagrams).chain(channels).collect()
     }
 
     /// Whether the file of a Unix socket is removed with this listener.
@@ -358,9 +379,18 @@ impl Listener {
         &self,
         index: usize,
         cores: usize,
-    ) -> impl Iterator<Item = (u8, &Arc<DatagramSocket>)> {
+    ) -> impl Iterator<Item = (u8, &Arc<QuicUdpSocket>)> {
         let own = self.datagrams.iter().enumerate().skip(index).step_by(cores.max(1));
         own.filter_map(|(at, socket)| Some((u8::try_from(at).ok()?, socket)))
+    }
+
+    /// Returns the sockets of a UDP address that core `index` of `cores` serves.
+    pub(crate) fn relayed_datagrams_of(
+        &self,
+        index: usize,
+        cores: usize,
+    ) -> impl Iterator<Item = &Arc<DatagramSocket>> {
+        self.relayed_datagrams.iter().skip(index).step_by(cores.max(1))
     }
 
     /// Returns the sockets that core `index` of `cores` accepts from. Each core gets a socket, and each
@@ -371,21 +401,33 @@ impl Listener {
         cores: usize,
     ) -> impl Iterator<Item = &Arc<ListeningSocket>> {
         let count = self.sockets.len();
-        (index..count.max(cores)).step_by(cores.max(1)).map(move |at| &self.sockets[at % count])
+        let own = (index..count.max(cores)).step_by(cores.max(1));
+        own.filter_map(move |at| self.sockets.get(at.checked_rem(count)?))
     }
+}
+
+/// The sockets of an address.
+enum BoundSockets {
+    Stream(Vec<Arc<ListeningSocket>>),
+    Udp(Vec<Arc<DatagramSocket>>),
+}
+
+fn relayed_sockets(sockets: Vec<OwnedFd>) -> io::Result<Vec<Arc<DatagramSocket>>> {
+    sockets.into_iter().map(|socket| DatagramSocket::with_fragments(socket).map(Arc::new)).collect()
 }
 
 /// Whether a listener speaks HTTP/3. Not where a proxy names the clients, or connections may be relayed.
 fn allows_http3(listen: &ListenOptions) -> bool {
-    let is_udp = !matches!(listen.address, BindAddress::Unix(_));
+    let is_tcp = matches!(listen.address, BindAddress::Tcp(_) | BindAddress::Any(_));
     listen.allows_http3
         && listen.is_tls
-        && is_udp
+        && is_tcp
         && listen.proxy_protocol.is_none()
         && listen.streams.is_none()
 }
 
-/// Returns the address of a listening socket: [`BindAddress::Any`] for a wildcard that accepts IPv6 and IPv4.
+/// Returns the address of a listening socket: [`BindAddress::Any`] for a wildcard that accepts IPv6 and IPv4. The
+/// address of a UDP socket is returned like that of a TCP socket.
 ///
 /// # Errors
 /// System errors; `InvalidInput` if the socket has neither a TCP address nor a path.
@@ -411,30 +453,38 @@ pub fn bound_address(socket: &impl AsFd) -> io::Result<BindAddress> {
 ///
 /// # Errors
 /// System errors, for example if the address is in use by another process or not permitted.
-fn bind(
-    bind: &BindAddress,
-    cores: usize,
-    is_ours: bool,
-) -> io::Result<(BindAddress, Vec<Arc<ListeningSocket>>)> {
-    match bind {
-        BindAddress::Unix(path) => Ok((bind.clone(), vec![ListeningSocket::new(bind_unix(path)?, false)])),
-        BindAddress::Tcp(address) => {
-            let (address, sockets) = bind_tcp(*address, address.is_ipv6(), cores, is_ours)?;
-            Ok((BindAddress::Tcp(address), sockets))
+fn bind(bind: &BindAddress, cores: usize, is_ours: bool) -> io::Result<(BindAddress, BoundSockets)> {
+    let is_udp = bind.is_udp();
+    let bind_ip = |address, v6_only| -> io::Result<(SocketAddr, BoundSockets)> {
+        if !is_udp {
+            let (address, sockets) = bind_tcp(address, v6_only, cores, is_ours)?;
+            return Ok((address, BoundSockets::Stream(sockets)));
         }
-        BindAddress::Any(port) => {
-            match bind_tcp((Ipv6Addr::UNSPECIFIED, *port).into(), false, cores, is_ours) {
-                Ok((address, sockets)) => Ok((BindAddress::Any(address.port()), sockets)),
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(error),
+        let sockets = relayed_sockets(bind_sockets(address, v6_only, cores, is_ours)?)?;
+        Ok((sockets.first().map_or(address, |first| first.address()), BoundSockets::Udp(sockets)))
+    };
+    let (bound, sockets) = match bind {
+        BindAddress::Unix(path) => {
+            let socket = ListeningSocket::new(bind_unix(path)?, false);
+            (bind.clone(), BoundSockets::Stream(vec![socket]))
+        }
+        BindAddress::Tcp(address) | BindAddress::Udp(address) => {
+            let (address, sockets) = bind_ip(*address, address.is_ipv6())?;
+            (BindAddress::Tcp(address), sockets)
+        }
+        BindAddress::Any(port) | BindAddress::AnyUdp(port) => {
+            match bind_ip((Ipv6Addr::UNSPECIFIED, *port).into(), false) {
+                Ok((address, sockets)) => (BindAddress::Any(address.port()), sockets),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(error),
                 // IPv6 is disabled here, as on many container hosts.
                 Err(_) => {
-                    let any = (Ipv4Addr::UNSPECIFIED, *port).into();
-                    let (address, sockets) = bind_tcp(any, false, cores, is_ours)?;
-                    Ok((BindAddress::Tcp(address), sockets))
+                    let (address, sockets) = bind_ip((Ipv4Addr::UNSPECIFIED, *port).into(), false)?;
+                    (BindAddress::Tcp(address), sockets)
                 }
             }
         }
-    }
+    };
+    Ok((if is_udp { bound.over_udp() } else { bound }, sockets))
 }
 
 /// Attempts to find a free port if the kernel is to choose one.

@@ -291,7 +291,16 @@ impl Core {
     /// Registers a socket, edge-triggered, for all events.
     pub(crate) fn register(&self, fd: &impl AsFd) -> io::Result<Rc<Source>> {
         use epoll::EventFlags;
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        self.register_for(fd, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET)
+    }
+
+    /// Registers a UDP socket, edge-triggered, for what it receives: each packet that it has sent would be an
+    /// event too.
+    pub(crate) fn register_receiver(&self, fd: &impl AsFd) -> io::Result<Rc<Source>> {
+        self.register_for(fd, epoll::EventFlags::IN | epoll::EventFlags::ET)
+    }
+
+    fn register_for(&self, fd: &impl AsFd, flags: epoll::EventFlags) -> io::Result<Rc<Source>> {
         let source = self.add_source();
         if let Err(error) =
             epoll::add(self.0.remote.epoll(), fd, epoll::EventData::new_u64(source.token), flags)

@@ -3,7 +3,6 @@
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -14,102 +13,62 @@ use crate::sys;
 const SOCKET_BUFFER_BYTES: usize = 4 * 1024 * 1024;
 /// Size from which the kernel's answer is not worth a warning, in bytes.
 const SOCKET_BUFFER_BYTES_MIN: usize = 1024 * 1024;
+/// Size of a receive buffer: the most that the kernel joins.
+const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
+/// Maximum size of datagrams that are sent together, in bytes: the kernel segments none into fragments, so they must
+/// fit into a packet of the usual size.
+const JOINED_BYTES_MAX: usize = 1_452;
+/// Attempts to find a free port if the kernel is to choose one.
+const PORT_ATTEMPTS: u32 = 16;
 
 /// A UDP socket and what the kernel can do for it: segmentation of what is sent (GSO), joining of what is
-/// received (GRO), congestion marks (ECN). Packets are never fragmented.
+/// received (GRO), congestion marks (ECN). Packets are not fragmented unless [`DatagramSocket::with_fragments`]
+/// allows it.
 #[derive(Debug)]
-pub struct DatagramSocket {
+pub(crate) struct DatagramSocket {
     socket: OwnedFd,
     state: UdpSocketState,
     address: SocketAddr,
     /// Size of the receive buffer that the kernel has granted, in bytes.
     receive_buffer_bytes: usize,
-    /// Channel to a successor: this process's end, and the one that is passed on with the socket.
-    successor: (OwnedFd, OwnedFd),
-    /// Channel to the process that has passed the socket on.
-    predecessor: Option<OwnedFd>,
 }
 
 impl DatagramSocket {
-    /// Binds an address once for each of `cores` threads. `v6_only` keeps an IPv6 socket from IPv4 clients.
-    ///
-    /// # Errors
-    /// System errors, for example if another process uses the port.
-    pub(crate) fn bind(
-        address: SocketAddr,
-        v6_only: bool,
-        cores: usize,
-    ) -> io::Result<Vec<Arc<DatagramSocket>>> {
-        // Without SO_REUSEPORT: a second server of the same user would share the port silently.
-        bind_socket(address, v6_only, false)?;
-        let mut sockets = Vec::with_capacity(cores);
-        for _ in 0..cores {
-            let socket = DatagramSocket::new(bind_socket(address, v6_only, true)?, None)?;
-            sockets.push(Arc::new(socket));
-        }
-        if let Some(first) = sockets.first() {
-            // Without it, packets of clients whose address changes may reach another core and are lost.
-            let _ = sys::steer_by_connection_id(&first.socket);
-        }
-        Ok(sockets)
-    }
-
-    /// Takes a bound socket, and the channel to the process that has passed it on.
+    /// Takes a bound socket.
     ///
     /// # Errors
     /// System errors.
-    pub(crate) fn new(socket: OwnedFd, predecessor: Option<OwnedFd>) -> io::Result<DatagramSocket> {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        DatagramSocket::of(socket, pair, predecessor)
-    }
-
-    /// Like [`DatagramSocket::new`], with the channel to a successor.
-    ///
-    /// # Errors
-    /// System errors.
-    pub(crate) fn of(
-        socket: OwnedFd,
-        successor: (OwnedFd, OwnedFd),
-        predecessor: Option<OwnedFd>,
-    ) -> io::Result<DatagramSocket> {
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<DatagramSocket> {
         let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         // Larger buffers need a system setting; see `DatagramSocket::has_small_buffers`.
         let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER_BYTES);
         let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER_BYTES);
         let receive_buffer_bytes = state.recv_buffer_size(UdpSockRef::from(&socket))?;
-        Ok(DatagramSocket { socket, state, address, receive_buffer_bytes, successor, predecessor })
+        Ok(DatagramSocket { socket, state, address, receive_buffer_bytes })
+    }
+
+    /// Like [`DatagramSocket::new`], for datagrams that may be larger than a packet.
+    ///
+    /// # Errors
+    /// System errors.
+    pub(crate) fn with_fragments(socket: OwnedFd) -> io::Result<DatagramSocket> {
+        let socket = DatagramSocket::new(socket)?;
+        sys::allow_fragments(&socket.socket, socket.address.is_ipv6())?;
+        Ok(socket)
     }
 
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// This process's end of the channel to a successor.
-    pub(crate) fn successor(&self) -> &OwnedFd {
-        &self.successor.0
-    }
-
-    /// The channel to the process that has passed the socket on.
-    pub(crate) fn predecessor(&self) -> Option<&OwnedFd> {
-        self.predecessor.as_ref()
-    }
-
-    /// The end of the channel that a successor gets.
-    pub(crate) fn successor_end(&self) -> BorrowedFd<'_> {
-        self.successor.1.as_fd()
-    }
-
     /// Returns the bound address.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Whether the kernel has granted less than 1 MiB for received packets, so that bursts are lost.
-    #[must_use]
-    pub fn has_small_buffers(&self) -> bool {
+    pub(crate) fn has_small_buffers(&self) -> bool {
         self.receive_buffer_bytes < SOCKET_BUFFER_BYTES_MIN
     }
 
@@ -124,12 +83,12 @@ impl DatagramSocket {
     }
 
     /// Receives packets into the buffers; the kernel may join several packets of one sender in a buffer.
-    pub(crate) fn receive(
+    pub(crate) fn receive<const BUFFERS: usize>(
         &self,
-        buffers: &mut [IoSliceMut<'_>],
-        metas: &mut [RecvMeta],
+        buffers: &mut ReceiveBuffers<BUFFERS>,
+        metas: &mut [RecvMeta; BUFFERS],
     ) -> io::Result<usize> {
-        self.state.recv(UdpSockRef::from(&self.socket), buffers, metas)
+        buffers.receive(&self.socket, &self.state, metas)
     }
 
     /// Sends packets of one connection. Returns false if the socket has no room. Other errors are those of
@@ -138,6 +97,123 @@ impl DatagramSocket {
         let sent = send_packets(&self.state, &self.socket, transmit, bytes);
         !matches!(sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
+
+    /// Sends packets to one destination.
+    ///
+    /// # Errors
+    /// System errors: those of an earlier packet too.
+    pub(crate) fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.state.try_send(UdpSockRef::from(&self.socket), transmit)
+    }
+}
+
+/// Buffers for the packets of one system call. Their memory is used only as far as packets fill it.
+#[derive(Debug)]
+pub(crate) struct ReceiveBuffers<const BUFFERS: usize>(Vec<u8>);
+
+impl<const BUFFERS: usize> ReceiveBuffers<BUFFERS> {
+    pub(crate) fn new() -> ReceiveBuffers<BUFFERS> {
+        ReceiveBuffers(vec![0; BUFFERS * RECEIVE_BUFFER_BYTES])
+    }
+
+    /// Receives packets of a socket; returns the number of buffers that were filled.
+    pub(crate) fn receive(
+        &mut self,
+        socket: &OwnedFd,
+        state: &UdpSocketState,
+        metas: &mut [RecvMeta; BUFFERS],
+    ) -> io::Result<usize> {
+        let mut chunks = self.0.chunks_mut(RECEIVE_BUFFER_BYTES);
+        let mut slices: [IoSliceMut<'_>; BUFFERS] =
+            std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+        state.recv(UdpSockRef::from(socket), &mut slices, metas)
+    }
+
+    /// Returns the first `len` bytes of a buffer.
+    pub(crate) fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        &self.0[at * RECEIVE_BUFFER_BYTES..][..len]
+    }
+
+    /// Calls `each` with the datagrams of one system call, and their size: those of one sender together, where they
+    /// follow each other and have the same size. The last of them may be shorter. `joined` is a buffer for them.
+    pub(crate) fn for_each_run(
+        &self,
+        metas: &[RecvMeta],
+        joined: &mut Vec<u8>,
+        mut each: impl FnMut(&RecvMeta, &[u8], usize),
+    ) {
+        let mut at = 0;
+        while let Some(first) = metas.get(at) {
+            let count = run_length(&metas[at..]);
+            if count == 1 {
+                each(first, self.bytes(at, first.len), first.stride);
+            } else {
+                joined.clear();
+                for (at, meta) in metas.iter().enumerate().skip(at).take(count) {
+                    joined.extend_from_slice(self.bytes(at, meta.len));
+                }
+                each(first, joined, first.len);
+            }
+            at += count;
+        }
+    }
+
+    /// Returns the first buffer.
+    pub(crate) fn first_mut(&mut self) -> &mut [u8] {
+        &mut self.0[..RECEIVE_BUFFER_BYTES]
+    }
+}
+
+/// Returns the number of buffers at the beginning whose datagrams can be sent together.
+fn run_length(metas: &[RecvMeta]) -> usize {
+    let Some(first) = metas.first() else { return 0 };
+    let is_single = |meta: &RecvMeta| meta.stride == meta.len && (1..=JOINED_BYTES_MAX).contains(&meta.len);
+    if !is_single(first) {
+        return 1;
+    }
+    let mut count = 1;
+    while let Some(next) = metas.get(count)
+        && metas[count - 1].len == first.len
+        && (next.addr, next.dst_ip) == (first.addr, first.dst_ip)
+        && is_single(next)
+        && next.len <= first.len
+    {
+        count += 1;
+    }
+    count
+}
+
+/// Binds an address once for each of `cores` threads, all at the same port. `v6_only` keeps an IPv6 socket from
+/// IPv4 clients; `is_ours` means that this process already uses the port.
+///
+/// # Errors
+/// System errors, for example if another process uses the port.
+pub(crate) fn bind_sockets(
+    address: SocketAddr,
+    v6_only: bool,
+    cores: usize,
+    is_ours: bool,
+) -> io::Result<Vec<OwnedFd>> {
+    let mut attempts = if address.port() == 0 { PORT_ATTEMPTS } else { 1 };
+    loop {
+        attempts -= 1;
+        let bound = bind_once(address, v6_only, cores, is_ours);
+        match bound {
+            // Another process may take the port between the kernel's choice and the second bind.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts > 0 => {}
+            bound => return bound,
+        }
+    }
+}
+
+fn bind_once(address: SocketAddr, v6_only: bool, cores: usize, is_ours: bool) -> io::Result<Vec<OwnedFd>> {
+    let address = if is_ours {
+        address
+    } else {
+        // Without SO_REUSEPORT: a second server of the same user would share the port silently.
+        SocketAddr::try_from(rustix::net::getsockname(bind_socket(address, v6_only, false)?)?)?
+    };
+    (0..cores).map(|_| bind_socket(address, v6_only, true)).collect()
 }
 
 /// Sends packets of one connection.
@@ -181,5 +257,39 @@ pub(crate) fn bind_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) 
 impl AsFd for DatagramSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn datagrams_of_one_sender_and_size_are_joined_in_order() {
+        let mut buffers = ReceiveBuffers::<8>::new();
+        // Port, size, and size of the datagrams that the kernel has joined.
+        let received =
+            [(1, 3, 3), (1, 3, 3), (1, 2, 2), (1, 3, 3), (2, 3, 3), (2, 0, 0), (2, 4, 2), (2, 2, 2)];
+        let metas = received.map(|(port, len, stride)| {
+            let mut meta = RecvMeta::default();
+            (meta.addr, meta.len, meta.stride) = (SocketAddr::from(([127, 0, 0, 1], port)), len, stride);
+            meta
+        });
+        for (at, meta) in metas.iter().enumerate() {
+            buffers.0[at * RECEIVE_BUFFER_BYTES..][..meta.len].fill(at as u8);
+        }
+        let mut runs = Vec::new();
+        buffers.for_each_run(&metas, &mut Vec::new(), |meta, bytes, size| {
+            runs.push((meta.addr.port(), bytes.to_vec(), size));
+        });
+        let wanted = [
+            (1, vec![0, 0, 0, 1, 1, 1, 2, 2], 3),
+            (1, vec![3, 3, 3], 3),
+            (2, vec![4, 4, 4], 3),
+            (2, vec![], 0),
+            (2, vec![6, 6, 6, 6], 2),
+            (2, vec![7, 7], 2),
+        ];
+        assert_eq!(runs, wanted);
     }
 }

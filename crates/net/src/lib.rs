@@ -59,6 +59,7 @@ mod permit;
 mod ending;
 mod relay;
 mod stream_client;
+mod datagrams;
 mod conn;
 mod outbound;
 mod inbound;
@@ -89,6 +90,7 @@ mod protocol;
 mod stream_requests;
 mod multiplexed;
 mod quic;
+mod datagram_listener;
 mod h1;
 mod client_connection;
 mod tls_setup;
@@ -110,7 +112,9 @@ pub use connections::{ConnectionProtocol, OpenConnection, OpenConnections};
 pub use core::Core;
 pub use cost::CpuMeter;
 pub use counters::{Counter, Counters};
-pub use datagram_socket::DatagramSocket;
+pub use datagrams::{
+    DatagramClient, DatagramEnd, DatagramLink, DatagramRelayOptions, DatagramTap, DropReason, ServeDatagrams,
+};
 pub use detached::{DetachedRequest, ResponseSink};
 pub use dictionary::{
     DeltaStart, DictionaryChoice, DictionarySource, DictionaryStore, DictionaryTransport, DictionaryUse,

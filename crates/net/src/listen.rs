@@ -46,8 +46,8 @@ impl Listen {
         }
         if text.starts_with("udp:") {
             return Err(InvalidValue::new(
-                "nothing is answered over UDP",
-                "write an address of TCP: \":443\"",
+                "an address has no protocol",
+                "write \":443\": HTTP/3 has the same port; a `[[stream]]` has `protocol = \"udp\"`",
             ));
         }
         if text.contains(',') {

@@ -19,13 +19,14 @@ use crate::bind::{Listener, ListeningSocket};
 use crate::client_connection::IdleClient;
 use crate::connections::{ConnectionEntry, OpenConnection, OpenConnections};
 use crate::core::Core;
+use crate::datagram_listener::{OpenRelay, RelayDoor, RelaySettings, RelayedSocket, relay_datagrams};
 use crate::datagram_socket::DatagramSocket;
 use crate::link::Link;
 use crate::memory::Pressure;
 use crate::options::ServingLimits;
 use crate::preread;
 use crate::proxy_header::AwaitingProxyHeader;
-use crate::quic::{OpenEndpoint, QuicSocket, serve_socket};
+use crate::quic::{OpenEndpoint, QuicSocket, QuicUdpSocket, serve_socket};
 use crate::remote::Remote;
 use crate::service::Engine;
 use crate::service::Service;
@@ -66,6 +67,7 @@ pub(crate) struct AcceptSocket {
 pub(crate) enum ServedSocket {
     Stream(AcceptSocket),
     Quic(QuicSocket),
+    Relayed(RelayedSocket),
 }
 
 /// Whether and how a core stops accepting from a socket.
@@ -365,13 +367,23 @@ fn served_sockets(number: u64, listener: &Listener, index: usize, cores: usize) 
         streams: listener.streams.clone(),
         key: listener.key,
     };
-    let quic = |(index, socket): (u8, &Arc<DatagramSocket>)| QuicSocket {
+    let relayed = |socket: &Arc<DatagramSocket>| {
+        let settings = RelaySettings {
+            listener: (number, listener.key),
+            proxy_protocol: proxy_protocol.clone(),
+            streams: listener.streams.clone()?,
+        };
+        Some(ServedSocket::Relayed(RelayedSocket { socket: socket.clone(), settings }))
+    };
+    let quic = |(index, socket): (u8, &Arc<QuicUdpSocket>)| QuicSocket {
         socket: socket.clone(),
         index,
         listener: (number, listener.key),
     };
     let streams = listener.sockets_of(index, cores).map(door).map(ServedSocket::Stream);
-    streams.chain(listener.datagrams_of(index, cores).map(quic).map(ServedSocket::Quic)).collect()
+    let relayed = listener.relayed_datagrams_of(index, cores).filter_map(relayed);
+    let quic = listener.datagrams_of(index, cores).map(quic).map(ServedSocket::Quic);
+    streams.chain(quic).chain(relayed).collect()
 }
 
 /// The sockets that one core accepts from.
@@ -379,6 +391,7 @@ pub(crate) struct AcceptingSockets<S: Service> {
     engine: Rc<Engine<S>>,
     open: RefCell<Vec<OpenSocket>>,
     endpoints: RefCell<Vec<OpenEndpoint>>,
+    relays: RefCell<Vec<OpenRelay>>,
     /// One clone for each socket that is still accepted from, and this one.
     accepting: Rc<()>,
 }
@@ -395,6 +408,7 @@ impl<S: Service> AcceptingSockets<S> {
             engine: engine.clone(),
             open: RefCell::default(),
             endpoints: RefCell::default(),
+            relays: RefCell::default(),
             accepting: Rc::new(()),
         }
     }
@@ -422,6 +436,21 @@ impl<S: Service> AcceptingSockets<S> {
                 let endpoint = OpenEndpoint::new(&self.engine.context, &door);
                 endpoints.push(endpoint.clone());
                 let serves = serve_socket(self.engine.clone(), door, endpoint);
+                core.spawn(async move {
+                    serves.await;
+                    drop(accepting);
+                });
+            }
+            ServedSocket::Relayed(opened) => {
+                let mut relays = self.relays.borrow_mut();
+                relays.retain(|relay| !relay.has_ended());
+                // Its sessions stay when only the listener's settings change.
+                if relays.iter().any(|open| open.reopen(&opened.socket, &opened.settings)) {
+                    return;
+                }
+                let door = RelayDoor::new(&self.engine.context, opened);
+                relays.push(OpenRelay::of(&door));
+                let serves = relay_datagrams(self.engine.clone(), door);
                 core.spawn(async move {
                     serves.await;
                     drop(accepting);
@@ -458,6 +487,7 @@ impl<S: Service> AcceptingSockets<S> {
                     }
                     // Commands to open the same socket again follow.
                     self.endpoints.borrow().iter().for_each(|endpoint| endpoint.close(number));
+                    self.relays.borrow().iter().for_each(|relay| relay.close(number));
                 }
             }
         }
@@ -467,6 +497,7 @@ impl<S: Service> AcceptingSockets<S> {
     pub(crate) fn mark_readable(&self) {
         self.open.borrow().iter().for_each(|door| self.engine.context.core.mark_readable(&door.source));
         self.endpoints.borrow().iter().for_each(OpenEndpoint::wake);
+        self.relays.borrow().iter().for_each(OpenRelay::wake);
     }
 
     /// Returns a counter whose references show whether any socket is still accepted from: then it has more

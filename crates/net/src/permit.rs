@@ -44,6 +44,8 @@ pub(crate) struct ServingContext {
     pub(crate) is_draining: Cell<bool>,
     pub(crate) connection_limit: ConnectionLimit,
     pub(crate) connections: ConnectionList,
+    /// Sessions over UDP whose clients may be forged.
+    pub(crate) unconfirmed_sessions: Cell<usize>,
     /// Number of encoders in use.
     pub(crate) encoders: Rc<Cell<usize>>,
     /// The default lines of `Server` and `Date`.

@@ -53,6 +53,9 @@ pub(crate) const HEADER_BYTES_MAX: usize = 16 + EXTENSIONS_BYTES_MAX;
 /// Supported extensions: PP2_TYPE_CRC32C and PP2_TYPE_SSL.
 const TYPE_CRC32C: u8 = 0x03;
 const TYPE_TLS: u8 = 0x20;
+/// Transport of the client's connection in a version 2 header.
+const STREAM: u8 = 1;
+const DATAGRAM: u8 = 2;
 
 /// Writes the header. Without `ends`, it declares a connection of the proxy itself.
 pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, endpoints: Option<Endpoints>) {
@@ -70,24 +73,28 @@ pub fn write(out: &mut Vec<u8>, version: ProxyProtocol, endpoints: Option<Endpoi
             );
             out.extend_from_slice(line.as_bytes());
         }
-        (ProxyProtocol::V2, None) => {
-            out.extend_from_slice(SIGNATURE);
-            out.extend_from_slice(&[0x20, 0, 0, 0]);
+        (ProxyProtocol::V2, ends) => write_binary(out, ends, STREAM),
+    }
+}
+
+/// Writes the header of version 2 that precedes a datagram.
+pub(crate) fn write_datagram(out: &mut Vec<u8>, endpoints: Option<Endpoints>) {
+    write_binary(out, endpoints.map(same_family), DATAGRAM);
+}
+
+fn write_binary(out: &mut Vec<u8>, endpoints: Option<Endpoints>, transport: u8) {
+    out.extend_from_slice(SIGNATURE);
+    let Some(ends) = endpoints else { return out.extend_from_slice(&[0x20, 0, 0, 0]) };
+    let (family, len) = if ends.source.is_ipv4() { (0x10, 12) } else { (0x20, 36) };
+    out.extend_from_slice(&[0x21, family | transport, 0, len]);
+    for end in [ends.source, ends.destination] {
+        match end.ip() {
+            IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
+            IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
         }
-        (ProxyProtocol::V2, Some(ends)) => {
-            out.extend_from_slice(SIGNATURE);
-            let (family, len) = if ends.source.is_ipv4() { (0x11, 12) } else { (0x21, 36) };
-            out.extend_from_slice(&[0x21, family, 0, len]);
-            for end in [ends.source, ends.destination] {
-                match end.ip() {
-                    IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
-                    IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
-                }
-            }
-            for end in [ends.source, ends.destination] {
-                out.extend_from_slice(&end.port().to_be_bytes());
-            }
-        }
+    }
+    for end in [ends.source, ends.destination] {
+        out.extend_from_slice(&end.port().to_be_bytes());
     }
 }
 
@@ -116,9 +123,22 @@ pub fn read(bytes: &[u8]) -> Result<HeaderParse, Reject> {
     }
     let begun = bytes.len().min(SIGNATURE.len());
     if bytes[..begun] == SIGNATURE[..begun] {
-        return read_binary(bytes);
+        return read_binary(bytes, STREAM);
     }
     if b"PROXY ".starts_with(bytes) { Ok(HeaderParse::NeedMore) } else { Err(MISSING) }
+}
+
+/// Parses the header of version 2 at the beginning of a datagram; returns its length and content.
+///
+/// # Errors
+/// 400 for a datagram without a complete header.
+pub(crate) fn read_datagram(bytes: &[u8]) -> Result<(usize, ProxyHeader), Reject> {
+    match bytes.starts_with(SIGNATURE).then(|| read_binary(bytes, DATAGRAM)) {
+        Some(Ok(HeaderParse::Complete(len, header))) => Ok((len, header)),
+        Some(Err(reject)) => Err(reject),
+        Some(Ok(HeaderParse::NeedMore)) => Err(INVALID),
+        None => Err(MISSING),
+    }
 }
 
 const MISSING: Reject = Reject::bad_request("no PROXY protocol header");
@@ -159,7 +179,8 @@ fn port(word: &str) -> Option<u16> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok())?
 }
 
-fn read_binary(bytes: &[u8]) -> Result<HeaderParse, Reject> {
+/// Addresses of clients with another transport are not used.
+fn read_binary(bytes: &[u8], transport: u8) -> Result<HeaderParse, Reject> {
     let Some(head) = bytes.get(12..16) else { return Ok(HeaderParse::NeedMore) };
     let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
     if head[0] >> 4 != 2 || len > EXTENSIONS_BYTES_MAX {
@@ -169,11 +190,15 @@ fn read_binary(bytes: &[u8]) -> Result<HeaderParse, Reject> {
     let (ends, addresses_len) = match (head[0] & 15, head[1]) {
         // A `LOCAL` connection: the rest is skipped.
         (0, _) => return Ok(HeaderParse::Complete(16 + len, ProxyHeader::default())),
-        (1, 0x11) => (Some(v4_endpoints(rest.first_chunk().ok_or(INVALID)?)), 12),
-        (1, 0x21) => (Some(v6_endpoints(rest.first_chunk().ok_or(INVALID)?)), 36),
-        // Datagrams and Unix sockets: valid, but without addresses that this server uses.
-        (1, 0x12) => (None, 12),
-        (1, 0x22) => (None, 36),
+        (1, family @ (0x11 | 0x12)) => {
+            let ends = v4_endpoints(rest.first_chunk().ok_or(INVALID)?);
+            ((family & 15 == transport).then_some(ends), 12)
+        }
+        (1, family @ (0x21 | 0x22)) => {
+            let ends = v6_endpoints(rest.first_chunk().ok_or(INVALID)?);
+            ((family & 15 == transport).then_some(ends), 36)
+        }
+        // Unix sockets: valid, but without addresses that this server uses.
         (1, 0x31 | 0x32) => (None, 216),
         (1, _) => return Ok(HeaderParse::Complete(16 + len, ProxyHeader::default())),
         _ => return Err(INVALID),
@@ -296,6 +321,26 @@ mod tests {
         assert_eq!(read(&own), Ok(HeaderParse::Complete(17, ProxyHeader::default())));
         let line = b"PROXY UNKNOWN ffff::1 ffff::1 1 2\r\n";
         assert_eq!(read(line), Ok(HeaderParse::Complete(35, ProxyHeader::default())));
+    }
+
+    #[test]
+    fn datagram_headers_are_read_back_and_streams_ignore_them() {
+        for reported in
+            [ends("192.0.2.1:53", "192.0.2.2:5353"), ends("[2001:db8::1]:1", "[2001:db8::2]:2"), None]
+        {
+            let mut bytes = Vec::new();
+            write_datagram(&mut bytes, reported);
+            let len = bytes.len();
+            bytes.extend_from_slice(b"query");
+            let header = ProxyHeader { endpoints: reported, is_secure: false };
+            assert_eq!(read_datagram(&bytes), Ok((len, header)));
+            assert_eq!(read(&bytes), Ok(HeaderParse::Complete(len, ProxyHeader::default())));
+            (0..len).for_each(|cut| assert!(read_datagram(&bytes[..cut]).is_err(), "cut at {cut}"));
+        }
+        let mut stream = Vec::new();
+        write(&mut stream, ProxyProtocol::V2, ends("192.0.2.1:53", "192.0.2.2:5353"));
+        assert_eq!(read_datagram(&stream), Ok((28, ProxyHeader::default())));
+        assert!(read_datagram(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\nquery").is_err());
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod keys;
 mod tokens;
 mod handshake;
 mod timers;
+mod udp_socket;
 mod succession;
 mod inbox;
 mod endpoint;
@@ -24,3 +25,4 @@ mod socket_task;
 
 pub(crate) use endpoint::{OpenEndpoint, QuicSocket};
 pub(crate) use socket_task::serve_socket;
+pub(crate) use udp_socket::QuicUdpSocket;

@@ -215,6 +215,7 @@ fn run_core<S: Service>(
         is_draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),
         connections: ConnectionList::default(),
+        unconfirmed_sessions: Cell::default(),
         encoders: Rc::default(),
         default_lines: DefaultLines::new(options.server),
         error_pages: service.error_pages(),

@@ -10,6 +10,7 @@ use http::{Fields, Status};
 
 use crate::address::{Client, Peer};
 use crate::core::Core;
+use crate::datagrams::{DropReason, ServeDatagrams};
 use crate::detached::{self, DetachedLane, DetachedRequest, ResponseSink};
 use crate::exchange::Exchange;
 use crate::fault::Fault;
@@ -44,6 +45,18 @@ pub trait Service: 'static {
     fn choose_stream(&self, _start: &StreamStart<'_>, _core: &Core) -> StreamChoice {
         StreamChoice::Close
     }
+
+    /// Decides how to handle the first datagram of a client at a UDP address. Must not block. Default: drop it.
+    ///
+    /// # Errors
+    /// Why the datagram is dropped.
+    fn choose_datagrams(&self, _start: &StreamStart<'_>, _core: &Core) -> Result<ServeDatagrams, DropReason> {
+        Err(DropReason::NoStream)
+    }
+
+    /// Called for datagrams that were dropped before they belonged to a session; `listener` is
+    /// [`crate::StreamListener::key`]. Must not block.
+    fn count_dropped(&self, _listener: &str, _reason: DropReason, _datagrams: u64) {}
 
     /// Called after a client's TLS handshake has failed. Must not block.
     fn handshake_failed(&self, _peer: Peer, _failure: &HandshakeFailure) {}

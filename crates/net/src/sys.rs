@@ -3,11 +3,11 @@
 use std::ffi::c_int;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use nix::libc::{sock_filter, sock_fprog};
+use nix::libc::{self, sock_filter, sock_fprog};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::AttachReusePortCbpf;
 use rustix::fs::{Mode, OFlags, open};
@@ -49,6 +49,30 @@ pub(crate) fn steer_by_connection_id(socket: &impl AsFd) -> io::Result<()> {
     ];
     let filter = sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     Ok(setsockopt(socket, AttachReusePortCbpf, &filter)?)
+}
+
+/// Lets the kernel send datagrams that are larger than a packet, in fragments, and learn the size of packets as
+/// for any socket.
+///
+/// # Errors
+/// System errors.
+pub(crate) fn allow_fragments(socket: &impl AsFd, is_ipv6: bool) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT)?;
+    if is_ipv6 {
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT)?;
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0)?;
+    }
+    Ok(())
+}
+
+/// Sets an option of a socket that is an integer.
+#[allow(unsafe_code)]
+fn set_option(socket: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let socket = socket.as_fd().as_raw_fd();
+    let value = std::ptr::from_ref(&value).cast();
+    // SAFETY: the descriptor is borrowed for the call, which reads an integer of this length and keeps nothing.
+    let result = unsafe { libc::setsockopt(socket, level, name, value, size_of::<c_int>() as u32) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Starts a program in a process group of its own, so that it gets no signals from the terminal. It gets a

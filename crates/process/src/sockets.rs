@@ -6,6 +6,7 @@ use std::path::{PathBuf, absolute};
 
 use logging::notice::ErrorLog;
 use net::{BindAddress, ListenOptions, Listener};
+use rustix::net::{SocketType, sockopt};
 
 /// Inherited sockets, by address.
 #[derive(Debug, Default)]
@@ -42,7 +43,9 @@ impl InheritedSockets {
         path: Option<PathBuf>,
     ) -> io::Result<()> {
         let Some(first) = sockets.first() else { return Ok(()) };
+        let is_udp = sockopt::socket_type(first)? == SocketType::DGRAM;
         let address = path.map_or_else(|| net::bound_address(first), |path| Ok(BindAddress::Unix(path)))?;
+        let address = if is_udp { address.over_udp() } else { address };
         match self.0.iter_mut().find(|known| known.address == address) {
             Some(known) => known.sockets.extend(sockets),
             None => self.0.push(InheritedListener { address, sockets, owns_file, is_from_systemd: false }),
@@ -65,6 +68,16 @@ impl InheritedSockets {
                 *taken = found.map(|at| self.0.remove(at)).map(
                     |InheritedListener { sockets, owns_file, .. }| AddressSockets { sockets, owns_file },
                 );
+            }
+        }
+        // systemd passes the UDP sockets of HTTP/3 beside the others.
+        for (listen, taken) in addresses.iter().zip(&mut taken) {
+            let Some(taken) = taken else { continue };
+            let is_its = |given: &InheritedListener| {
+                given.address.is_udp() && matches(&listen.address, &given.address.clone().over_tcp(), false)
+            };
+            if let Some(at) = self.0.iter().position(is_its) {
+                taken.sockets.extend(self.0.remove(at).sockets);
             }
         }
         taken
@@ -120,6 +133,9 @@ fn matches(asked: &BindAddress, bound: &BindAddress, chosen: bool) -> bool {
         (BindAddress::Any(asked), BindAddress::Tcp(bound)) => {
             bound.ip().is_unspecified() && bound.is_ipv4() && *asked == bound.port()
         }
+        (BindAddress::Udp(_) | BindAddress::AnyUdp(_), BindAddress::Udp(_) | BindAddress::AnyUdp(_)) => {
+            matches(&asked.clone().over_tcp(), &bound.clone().over_tcp(), chosen)
+        }
         (BindAddress::Unix(asked), BindAddress::Unix(bound)) => match (absolute(asked), absolute(bound)) {
             (Ok(asked), Ok(bound)) => asked == bound,
             _ => asked == bound,
@@ -130,7 +146,7 @@ fn matches(asked: &BindAddress, bound: &BindAddress, chosen: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{TcpListener, UdpSocket};
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -168,6 +184,25 @@ mod tests {
         given.add(vec![one.into()], false, None).unwrap();
         assert!(given.addresses().iter().eq([&at]));
         assert_eq!(given.take(&[at.into()])[0].as_ref().unwrap().sockets.len(), 2);
+    }
+
+    #[test]
+    fn udp_sockets_are_for_their_own_listener_or_else_for_http3() {
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = tcp.local_addr().unwrap();
+        let udp = || UdpSocket::bind(at).unwrap().into();
+        let both = [BindAddress::Tcp(at), BindAddress::Udp(at)].map(ListenOptions::from);
+        let mut given = InheritedSockets::default();
+        given.add(vec![tcp.try_clone().unwrap().into()], false, None).unwrap();
+        given.add(vec![udp()], false, None).unwrap();
+        let taken = given.take(&both);
+        assert!(taken.iter().all(|taken| taken.as_ref().is_some_and(|taken| taken.sockets.len() == 1)));
+        drop(taken);
+        given.add(vec![tcp.into()], false, None).unwrap();
+        given.add(vec![udp()], false, None).unwrap();
+        let taken = given.take(&both[..1]);
+        assert_eq!(taken[0].as_ref().map(|taken| taken.sockets.len()), Some(2));
+        assert_eq!(given.addresses(), []);
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(crate) async fn probe(
 ) -> Option<Result<bool, AttemptFailure>> {
     let deadline = core.now() + check.timeout;
     let mut preface = Vec::new();
+    // Servers that expect a header in front of datagrams expect one in front of connections too.
     if let Some(version) = options.proxy_protocol {
         proxy_protocol::write(&mut preface, version, None);
     }
@@ -54,7 +55,10 @@ pub(crate) async fn probe(
                 Err(reason) => return Some(Err(AttemptFailure::Invalid(reason))),
             }
         }
-        (UpstreamProtocol::Http1 | UpstreamProtocol::Tcp, Connected::Link(link, address)) => {
+        (
+            UpstreamProtocol::Http1 | UpstreamProtocol::Tcp | UpstreamProtocol::Udp,
+            Connected::Link(link, address),
+        ) => {
             let mut connection = UpstreamConnection::new(link, address, buffers);
             connection.buffers.out.extend_from_slice(
                 format!(

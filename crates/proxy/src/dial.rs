@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use net::{
-    ConnectAddress, Core, Fault, Http3Client, Http3Options, Link, MuxLink, MuxLinkOptions, Stream, TlsStream,
+    ConnectAddress, Core, DatagramLink, Fault, Http3Client, Http3Options, Link, MuxLink, MuxLinkOptions,
+    Stream, TlsStream,
 };
 use times::{Millis, Moment};
 
@@ -125,6 +126,23 @@ pub(crate) async fn dial_any(
     let (client, address) =
         connect_any(core, names, options.resolve_interval, first_address, deadline, connect).await?;
     Ok(Connected::Http3(Box::new(client), address))
+}
+
+/// Opens a UDP socket to a server. See [`DialOptions`] for `first_address`.
+pub(crate) async fn dial_datagrams(
+    core: &Core,
+    options: &GroupOptions,
+    upstream: &Upstream,
+    first_address: usize,
+    deadline: Moment,
+) -> Result<DatagramLink, AttemptFailure> {
+    let Some(names) = &upstream.addresses else {
+        return Err(AttemptFailure::Connect("the upstream has no address"));
+    };
+    let connect =
+        async |address, _| DatagramLink::connect(core, address).map_err(|error| failure(Fault::Io(error)));
+    let opened = connect_any(core, names, options.resolve_interval, first_address, deadline, connect).await;
+    opened.map(|(link, _)| link)
 }
 
 /// Returns the output of `future`, or `None` at the deadline.

@@ -52,4 +52,4 @@ pub use options::{GroupOptions, RouteOptions};
 pub use proxy::{FetchError, FetchLimits, FetchRequest, FetchResponse, Proxy};
 pub use request::{SOFTWARE, Script};
 pub use shared::GroupShared;
-pub use stream::{OpenStreamError, UpstreamStream};
+pub use stream::{DATAGRAM_REFUSED, OpenStreamError, UpstreamDatagrams, UpstreamStream};

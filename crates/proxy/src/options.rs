@@ -104,6 +104,8 @@ pub enum UpstreamProtocol {
     Cgi(CgiProtocol),
     /// Any protocol: connections are relayed. Health checks use HTTP/1.1.
     Tcp,
+    /// Any protocol: datagrams are relayed. Health checks use HTTP/1.1 over TCP.
+    Udp,
 }
 
 /// Address of a server.
@@ -235,10 +237,13 @@ impl std::fmt::Display for UpstreamServer {
             };
         }
         match (&self.address, &self.tls) {
-            (UpstreamAddress::Tcp { host, port }, _) if self.protocol == UpstreamProtocol::Tcp => {
+            (UpstreamAddress::Tcp { host, port }, _)
+                if matches!(self.protocol, UpstreamProtocol::Tcp | UpstreamProtocol::Udp) =>
+            {
+                let scheme = if self.protocol == UpstreamProtocol::Udp { "udp" } else { "tcp" };
                 match host.contains(':') {
-                    true => write!(f, "tcp://[{host}]:{port}"),
-                    false => write!(f, "tcp://{host}:{port}"),
+                    true => write!(f, "{scheme}://[{host}]:{port}"),
+                    false => write!(f, "{scheme}://{host}:{port}"),
                 }
             }
             (UpstreamAddress::Unix(path), _) => write!(f, "unix:{}", path.display()),

@@ -83,6 +83,8 @@ pub struct Router {
     id_generator: IdGenerator,
     /// Request counter that selects those whose CPU time is measured.
     request_count: Cell<u32>,
+    /// Whether a configuration with streams over UDP was replaced.
+    has_datagrams_changed: Cell<bool>,
 }
 
 impl Router {
@@ -107,6 +109,7 @@ impl Router {
             metrics,
             id_generator: id_maker,
             request_count: turn,
+            has_datagrams_changed: Cell::new(false),
         }
     }
 
@@ -127,10 +130,19 @@ impl Router {
         self.table();
     }
 
+    /// Whether a configuration with streams over UDP was replaced since the last call: their sessions must check
+    /// whether they may continue.
+    pub fn take_datagrams_changed(&self) -> bool {
+        self.has_datagrams_changed.take()
+    }
+
     fn table(&self) -> GenerationTable {
         if let Some(table) = (self.renew)() {
             // Dropping the previous logs passes on the lines that they have collected.
             self.access.replace(table.0.access.take());
+            if self.table.borrow().0.streams.has_datagrams() {
+                self.has_datagrams_changed.set(true);
+            }
             *self.table.borrow_mut() = table;
         }
         self.table.borrow().clone()

@@ -8,7 +8,7 @@ use apps::WorkerExit;
 use logging::access::stream::StreamEnd;
 use net::clock::Clock;
 use net::durations::DURATION_CLASSES;
-use net::{CacheOutcome, Counters, DurationCounts, DurationHistogram};
+use net::{CacheOutcome, Counters, DropReason, DurationCounts, DurationHistogram};
 use proxy::health::{ServerState, UpstreamOrder};
 use proxy::{FAILURE_REASONS, GroupShared, UpstreamCounters};
 
@@ -201,6 +201,9 @@ fn streams(metrics: &Metrics) -> Vec<Family> {
     let mut connections = Rows::default();
     let mut received = Rows::default();
     let mut sent = Rows::default();
+    let mut received_datagrams = Rows::default();
+    let mut sent_datagrams = Rows::default();
+    let mut dropped_datagrams = Rows::default();
     let mut ends = Rows::default();
     metrics.for_each_stream(|StreamLabels { stream, upstream }, cores| {
         let labels = || vec![("stream", stream.clone()), ("upstream", upstream.clone())];
@@ -209,6 +212,21 @@ fn streams(metrics: &Metrics) -> Vec<Family> {
             connections.count(labels(), sum(&|core| core.connections.value()));
             received.count(labels(), sum(&|core| core.received_bytes.value()));
             sent.count(labels(), sum(&|core| core.sent_bytes.value()));
+        }
+        for (rows, count) in [
+            (&mut received_datagrams, sum(&|core| core.received_datagrams.value())),
+            (&mut sent_datagrams, sum(&|core| core.sent_datagrams.value())),
+        ] {
+            if count > 0 {
+                rows.count(labels(), count);
+            }
+        }
+        for (at, reason) in DropReason::NAMES.into_iter().enumerate() {
+            let count = sum(&|core| core.dropped_datagrams[at].value());
+            if count > 0 {
+                let reason = [("reason", reason.to_owned())];
+                dropped_datagrams.count(labels().into_iter().chain(reason).collect(), count);
+            }
         }
         for (at, end) in StreamEnd::KINDS.into_iter().enumerate() {
             let count = sum(&|core| core.ends[at].value());
@@ -224,6 +242,14 @@ fn streams(metrics: &Metrics) -> Vec<Family> {
         connections.counters("komainu_stream_connections", "Connections of streams that were relayed."),
         received.counters("komainu_stream_received_bytes", "Bytes of clients that the server has got."),
         sent.counters("komainu_stream_sent_bytes", "Bytes of the server that clients have got."),
+        received_datagrams.counters(
+            "komainu_stream_received_datagrams",
+            "Datagrams of clients that were sent to the server.",
+        ),
+        sent_datagrams
+            .counters("komainu_stream_sent_datagrams", "Datagrams of the server that were sent to clients."),
+        dropped_datagrams
+            .counters("komainu_stream_dropped_datagrams", "Datagrams that were dropped, by reason."),
         ends.counters("komainu_stream_ends", "Connections of streams that are over, by why they ended."),
     ]
 }

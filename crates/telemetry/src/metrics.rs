@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use config::{Action, HiddenRouteKind};
 use http::TraceSpan;
 use logging::access::stream::StreamEnd;
-use net::{CacheOutcome, Counter, DurationHistogram, RequestRecord};
+use net::{CacheOutcome, Counter, DropReason, DurationHistogram, RequestRecord};
 
 /// Lowest status code that is counted; codes 100 to 599 are.
 pub const STATUS_MIN: u16 = 100;
@@ -184,6 +184,12 @@ pub struct StreamCounters {
     pub received_bytes: Counter,
     /// Bytes relayed from the server to clients.
     pub sent_bytes: Counter,
+    /// Datagrams relayed from clients to the server.
+    pub received_datagrams: Counter,
+    /// Datagrams relayed from the server to clients.
+    pub sent_datagrams: Counter,
+    /// Dropped datagrams by reason, indexed like [`DropReason::NAMES`].
+    pub(crate) dropped_datagrams: [Counter; DropReason::NAMES.len()],
     /// Ended connections by reason, indexed like [`StreamEnd::KINDS`].
     pub(crate) ends: [Counter; StreamEnd::KINDS.len()],
 }
@@ -192,6 +198,11 @@ impl StreamCounters {
     /// Counts a connection that has ended.
     pub fn count_end(&self, end: StreamEnd) {
         self.ends[end.kind()].add(1);
+    }
+
+    /// Counts dropped datagrams.
+    pub fn count_dropped(&self, reason: DropReason, datagrams: u64) {
+        self.dropped_datagrams[reason.index()].add(datagrams);
     }
 }
 

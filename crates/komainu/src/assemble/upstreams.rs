@@ -206,7 +206,7 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
             Origin::Cgi(..) => UpstreamAddress::Unix(PathBuf::new()),
         };
         UpstreamServer {
-            protocol: UpstreamProtocol::Tcp,
+            protocol: if stream.is_udp() { UpstreamProtocol::Udp } else { UpstreamProtocol::Tcp },
             weight: server.weight,
             backup: server.backup,
             connections_max: server.connections_max.unwrap_or(0),

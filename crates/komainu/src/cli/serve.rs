@@ -83,16 +83,23 @@ fn print_addresses(urls: &[net::ListenUrl], control: &[net::ListenUrl]) {
     let mut out = io::stdout();
     for url in urls {
         let scheme = match url.is_tls {
+            _ if url.address.is_udp() => "udp",
             _ if url.is_stream => "tcp",
             true => "https",
             false => "http",
         };
         let shown = match &url.address {
-            net::BindAddress::Any(port) => format!("{scheme}://localhost:{port} (every address)"),
-            net::BindAddress::Tcp(address) if address.ip().is_unspecified() && address.is_ipv6() => {
+            net::BindAddress::Any(port) | net::BindAddress::AnyUdp(port) => {
+                format!("{scheme}://localhost:{port} (every address)")
+            }
+            net::BindAddress::Tcp(address) | net::BindAddress::Udp(address)
+                if address.ip().is_unspecified() && address.is_ipv6() =>
+            {
                 format!("{scheme}://[::1]:{} (every IPv6 address)", address.port())
             }
-            net::BindAddress::Tcp(address) if address.ip().is_unspecified() => {
+            net::BindAddress::Tcp(address) | net::BindAddress::Udp(address)
+                if address.ip().is_unspecified() =>
+            {
                 format!("{scheme}://localhost:{} (every IPv4 address)", address.port())
             }
             _ => url.to_string(),

@@ -528,7 +528,9 @@ fn build_router(
             // An idle core must switch to a new configuration too: removed applications and upstream servers
             // end only when no core holds them.
             flushed.renew();
-            if std::mem::replace(&mut closes, generations.closed_count()) != closes {
+            // Sessions of streams over UDP follow the configuration.
+            let has_sessions = flushed.take_datagrams_changed();
+            if std::mem::replace(&mut closes, generations.closed_count()) != closes || has_sessions {
                 clock.wake_all();
             }
             log_memory(&clock, &notices);

@@ -3,6 +3,10 @@
 
 #[path = "../certified/mod.rs"]
 mod certified;
+#[path = "../hosted/mod.rs"]
+mod hosted;
+#[path = "../line/mod.rs"]
+mod line;
 #[path = "../origin/mod.rs"]
 mod origin;
 #[path = "../rig/mod.rs"]
@@ -19,4 +23,5 @@ mod releases;
 mod repairs;
 mod streams;
 mod tcp_streams;
+mod udp_streams;
 mod websocket;

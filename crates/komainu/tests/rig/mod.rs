@@ -273,7 +273,8 @@ impl Rig {
             };
             let is_tls = line.contains("https://");
             let of = |scheme| line.split_once(scheme);
-            if let Some((_, address)) = of("https://").or_else(|| of("http://")).or_else(|| of("tcp://")) {
+            let found = ["https://", "http://", "tcp://", "udp://"].into_iter().find_map(of);
+            if let Some((_, address)) = found {
                 break (address.split_whitespace().next().unwrap().parse().unwrap(), is_tls);
             }
         };

@@ -1,4 +1,4 @@
-//! Lines of relayed connections: one per connection, when it ends.
+//! Lines of relayed connections, and of sessions over UDP: one for each, when it ends.
 
 use http::encode::write_decimal;
 use net::{Peer, RelaySide};
@@ -22,6 +22,8 @@ pub struct RelayedConnection<'x> {
     pub received_bytes: u64,
     /// Bytes relayed from the server to the client.
     pub sent_bytes: u64,
+    /// Datagrams that were relayed; `None` for a connection.
+    pub datagrams: Option<RelayedDatagrams>,
     /// Microseconds to connect to the server.
     pub connect_us: Option<u64>,
     /// Microseconds from accept to close.
@@ -32,7 +34,16 @@ pub struct RelayedConnection<'x> {
     pub unix_s: u64,
 }
 
-/// Reason for the end of a stream connection.
+/// Datagrams of a session over UDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayedDatagrams {
+    /// From the client to the server.
+    pub received: u64,
+    /// From the server to the client.
+    pub sent: u64,
+}
+
+/// Reason for the end of a stream connection, or of a session over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
     /// Both sides have closed; the given one first.
@@ -55,11 +66,17 @@ pub enum StreamEnd {
     Unreachable(&'static str),
     /// The client closed the connection before an upstream server was connected.
     ClientClosed,
+    /// The upstream server has sent as many datagrams as it is to.
+    Answered,
+    /// The session was ended in favour of another client's, because there were too many.
+    GivenUp,
+    /// The configuration has no such server or stream any more.
+    Replaced,
 }
 
 impl StreamEnd {
     /// Labels of the metrics.
-    pub const KINDS: [&'static str; 11] = [
+    pub const KINDS: [&'static str; 14] = [
         "client_closed",
         "upstream_closed",
         "client_reset",
@@ -71,6 +88,9 @@ impl StreamEnd {
         "no_stream",
         "bad_start",
         "no_upstream",
+        "answered",
+        "given_up",
+        "replaced",
     ];
 
     /// Index in [`StreamEnd::KINDS`].
@@ -87,6 +107,9 @@ impl StreamEnd {
             StreamEnd::Unmatched => 8,
             StreamEnd::Failed(_) => 9,
             StreamEnd::Unreachable(_) => 10,
+            StreamEnd::Answered => 11,
+            StreamEnd::GivenUp => 12,
+            StreamEnd::Replaced => 13,
         }
     }
 
@@ -103,6 +126,9 @@ impl StreamEnd {
             StreamEnd::TooMany => "too many connections",
             StreamEnd::Unmatched => "no stream takes it",
             StreamEnd::ClientClosed => "the client left before the upstream server was connected",
+            StreamEnd::Answered => "answered by the upstream server",
+            StreamEnd::GivenUp => "given up for another client",
+            StreamEnd::Replaced => "the configuration has no such server any more",
             StreamEnd::Failed(reason) | StreamEnd::Unreachable(reason) => reason,
         }
     }
@@ -110,13 +136,13 @@ impl StreamEnd {
     /// The equivalent status, as in the logs of nginx's stream module.
     pub(super) fn status(self) -> u16 {
         match self {
-            StreamEnd::Closed(_) | StreamEnd::Idle => 200,
+            StreamEnd::Closed(_) | StreamEnd::Idle | StreamEnd::Answered => 200,
             StreamEnd::Failed(_) => 400,
             StreamEnd::Denied => 403,
             StreamEnd::Unmatched => 404,
             StreamEnd::Reset(RelaySide::Client) | StreamEnd::ClientClosed => 499,
             StreamEnd::Reset(RelaySide::Upstream) | StreamEnd::Unreachable(_) => 502,
-            StreamEnd::TooMany | StreamEnd::Stopped => 503,
+            StreamEnd::TooMany | StreamEnd::Stopped | StreamEnd::GivenUp | StreamEnd::Replaced => 503,
         }
     }
 }
@@ -164,7 +190,7 @@ impl CoreAccessLog {
         out.extend_from_slice(b"] \"STREAM ");
         let name = if record.server_name.is_empty() { record.stream } else { record.server_name };
         escaped(out, if name.is_empty() { b"-" } else { name.as_bytes() });
-        out.extend_from_slice(b" TCP\" ");
+        out.extend_from_slice(if record.datagrams.is_some() { b" UDP\" " } else { b" TCP\" " });
         write_decimal(out, record.end.status().into());
         out.push(b' ');
         write_decimal(out, record.sent_bytes);
@@ -248,7 +274,14 @@ fn numbers(record: &RelayedConnection<'_>) -> impl Iterator<Item = (&'static str
         ("received_bytes", LineNumber::Integer(record.received_bytes)),
         ("sent_bytes", LineNumber::Integer(record.sent_bytes)),
     ];
-    numbers.into_iter().chain(connect).chain([("duration_ms", LineNumber::Ms(record.duration_us))])
+    let datagrams = record.datagrams.map(|RelayedDatagrams { received, sent }| {
+        [("received_datagrams", LineNumber::Integer(received)), ("sent_datagrams", LineNumber::Integer(sent))]
+    });
+    numbers
+        .into_iter()
+        .chain(datagrams.into_iter().flatten())
+        .chain(connect)
+        .chain([("duration_ms", LineNumber::Ms(record.duration_us))])
 }
 
 pub(super) fn write_client(out: &mut Vec<u8>, client: Peer) {

@@ -21,8 +21,8 @@ use super::keys::EndpointKeys;
 use super::succession;
 use super::timers::ConnectionTimers;
 use super::tokens::UsedTokens;
+use super::udp_socket::QuicUdpSocket;
 use crate::core::Core;
-use crate::datagram_socket::DatagramSocket;
 use crate::h3::{Acknowledgements, CountingFactory, QUIC_VERSION, SEND_WINDOW_BYTES, initial_keys};
 use crate::permit::ServingContext;
 use crate::source::{READ, Source, WRITE};
@@ -53,7 +53,7 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 /// A socket for QUIC, as a core receives it.
 #[derive(Clone, Debug)]
 pub(crate) struct QuicSocket {
-    pub(crate) socket: Arc<DatagramSocket>,
+    pub(crate) socket: Arc<QuicUdpSocket>,
     /// Index of the socket among those of its address.
     pub(crate) index: u8,
     /// Number and key of the listener that the socket belongs to.
@@ -67,7 +67,7 @@ pub(crate) struct OpenEndpoint(pub(super) Rc<EndpointDoor>);
 /// Settings of an endpoint, which change while it serves connections.
 pub(super) struct EndpointDoor {
     pub(super) context: Rc<ServingContext>,
-    pub(super) socket: Arc<DatagramSocket>,
+    pub(super) socket: Arc<QuicUdpSocket>,
     /// Number and key of the listener of new connections.
     pub(super) listener: Cell<(u64, u64)>,
     pub(super) is_closing: Cell<bool>,
@@ -93,7 +93,7 @@ impl OpenEndpoint {
     }
 
     /// Whether the endpoint serves the socket, and has not ended.
-    pub(crate) fn serves(&self, socket: &Arc<DatagramSocket>) -> bool {
+    pub(crate) fn serves(&self, socket: &Arc<QuicUdpSocket>) -> bool {
         Arc::ptr_eq(&self.0.socket, socket)
     }
 
@@ -148,7 +148,7 @@ impl Drop for EndpointDoor {
 /// The endpoint of one socket.
 pub(super) struct QuicEndpoint {
     pub(super) core: Core,
-    pub(super) socket: Arc<DatagramSocket>,
+    pub(super) socket: Arc<QuicUdpSocket>,
     pub(super) source: Rc<Source>,
     pub(super) quic: RefCell<Endpoint>,
     pub(super) base: Arc<QuicServerConfig>,
@@ -236,7 +236,7 @@ impl QuicEndpoint {
         &self.core
     }
 
-    pub(super) fn socket(&self) -> &DatagramSocket {
+    pub(super) fn socket(&self) -> &QuicUdpSocket {
         &self.socket
     }
 

@@ -1,6 +1,6 @@
 //! The task of a socket: receives packets, admits connections, and distributes events to them.
 
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::rc::Rc;
 
 use bytes::BytesMut;
@@ -13,14 +13,12 @@ use super::inbox::ConnectionInbox;
 use super::succession::{self, MESSAGE_BYTES_MAX, PacketMeta, SuccessorMessage};
 use crate::address::Peer;
 use crate::core::Core;
-use crate::datagram_socket::DatagramSocket;
+use crate::datagram_socket::ReceiveBuffers;
 use crate::memory::Pressure;
 use crate::permit::ConnectionPermit;
 use crate::service::{Engine, Service};
 use crate::source::{READ, Source};
 
-/// Size of a receive buffer: the most that the kernel joins.
-const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 /// Number of receive buffers for one system call.
 const RECEIVE_BUFFERS: usize = 4;
 /// Bytes received before other tasks run.
@@ -33,12 +31,12 @@ impl QuicEndpoint {
     fn receive<S: Service>(
         self: &Rc<QuicEndpoint>,
         engine: &Rc<Engine<S>>,
-        buffers: &mut ReceiveBuffers,
+        buffers: &mut ReceiveBuffers<RECEIVE_BUFFERS>,
     ) -> bool {
         let mut received = 0;
         while received < RECEIVED_BYTES_MAX {
             let mut metas = [RecvMeta::default(); RECEIVE_BUFFERS];
-            let count = match buffers.receive(&self.socket, &mut metas) {
+            let count = match self.socket.receive(buffers, &mut metas) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.source.clear(READ);
@@ -171,33 +169,13 @@ impl QuicEndpoint {
     }
 }
 
-/// Buffers for packets of one system call.
-struct ReceiveBuffers(Vec<u8>);
-
-impl ReceiveBuffers {
-    fn receive(
-        &mut self,
-        socket: &DatagramSocket,
-        metas: &mut [RecvMeta; RECEIVE_BUFFERS],
-    ) -> io::Result<usize> {
-        let mut chunks = self.0.chunks_mut(RECEIVE_BUFFER_BYTES);
-        let mut slices: [IoSliceMut<'_>; RECEIVE_BUFFERS] =
-            std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
-        socket.receive(&mut slices, metas)
-    }
-
-    fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        &self.0[at * RECEIVE_BUFFER_BYTES..][..len]
-    }
-}
-
 /// Serves a socket until the server stops or the listener was closed, and its connections have ended.
 pub(crate) async fn serve_socket<S: Service>(engine: Rc<Engine<S>>, door: QuicSocket, open: OpenEndpoint) {
     let context = engine.context.clone();
     let core = context.core.clone();
     let ended = EndpointEnd(open.clone());
     let Ok(Some(endpoint)) = QuicEndpoint::new(&context, &door, open.clone()) else { return };
-    let mut buffers = ReceiveBuffers(vec![0; RECEIVE_BUFFERS * RECEIVE_BUFFER_BYTES]);
+    let mut buffers = ReceiveBuffers::new();
     loop {
         endpoint.receive_from_successor(&engine);
         let is_empty = endpoint.is_succeeded.get() || endpoint.receive(&engine, &mut buffers);

@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use quinn_udp::{EcnCodepoint, RecvMeta};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use crate::datagram_socket::DatagramSocket;
+use super::udp_socket::QuicUdpSocket;
 
 /// Message kinds.
 const RECEIVING: u8 = 0;
@@ -58,7 +58,7 @@ impl From<&RecvMeta> for PacketMeta {
 
 /// Leaves generation and secret of this process in the channel for a successor, in place of those that a
 /// process which has ended left there.
-pub(super) fn announce(socket: &DatagramSocket, generation: u8, secret: &[u8]) {
+pub(super) fn announce(socket: &QuicUdpSocket, generation: u8, secret: &[u8]) {
     let mut buffer = [0u8; ANNOUNCEMENT_BYTES_MAX];
     while rustix::net::recv(socket.successor_end(), &mut buffer, RecvFlags::DONTWAIT)
         .is_ok_and(|(len, _)| len > 0)
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn announcement_stays_for_another_successor_and_takeover_arrives() {
-        let sockets = DatagramSocket::bind("127.0.0.1:0".parse().unwrap(), true, 1).unwrap();
+        let sockets = QuicUdpSocket::bind("127.0.0.1:0".parse().unwrap(), true, 1).unwrap();
         let far = sockets[0].successor_end().try_clone_to_owned().unwrap();
         assert_eq!(read_announcement(&far), None);
         announce(&sockets[0], 254, b"of a server that was killed");

@@ -84,7 +84,7 @@ impl Proxy {
     ) -> Result<Option<OpenedUpstream<'_>>, AttemptFailure> {
         if matches!(
             self.group.shared.options.servers[server].protocol,
-            UpstreamProtocol::Http2 | UpstreamProtocol::Http3 | UpstreamProtocol::Tcp
+            UpstreamProtocol::Http2 | UpstreamProtocol::Http3 | UpstreamProtocol::Tcp | UpstreamProtocol::Udp
         ) {
             return Ok(None);
         }

@@ -8,14 +8,15 @@ use std::rc::Rc;
 use http::path::redact_target;
 use logging::Level;
 use net::{
-    Core, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, Service, StreamChoice,
-    StreamStart,
+    Core, DropReason, ErrorPages, Exchange, Fault, HandshakeFailure, Peer, RequestRecord, ServeDatagrams,
+    Service, StreamChoice, StreamStart,
 };
 
 use super::Router;
 use crate::internal::{NO_INTERNAL_ROUTE, NOT_INTERNAL};
 use crate::pages::SitePages;
-use crate::streams::route::StreamLog;
+use crate::streams::configured::StreamLog;
+use crate::streams::datagrams::CurrentGeneration;
 
 /// Router of one core, shared with its log flusher.
 pub struct SharedRouter(pub Rc<Router>);
@@ -58,18 +59,39 @@ impl Service for SharedRouter {
 
     fn choose_stream(&self, start: &StreamStart<'_>, core: &Core) -> StreamChoice {
         let (table, generation) = self.0.table();
+        table.streams.choose(start, core, &self.0.clone().stream_log(), &generation)
+    }
+
+    fn choose_datagrams(&self, start: &StreamStart<'_>, core: &Core) -> Result<ServeDatagrams, DropReason> {
+        let (table, generation) = self.0.table();
         let router = self.0.clone();
-        let log: StreamLog = Rc::new(move |record| {
-            if let Some(access) = &*router.access.borrow() {
-                access.log_stream(record);
-            }
+        let current: CurrentGeneration = Rc::new(move |place| {
+            let (table, generation) = router.table();
+            let has_place = place.is_in(&table.streams, &generation);
+            (generation, has_place)
         });
-        table.streams.choose(start, core, &log, &generation)
+        let log = self.0.clone().stream_log();
+        table.streams.choose_datagrams(start, core, &log, (generation, current))
+    }
+
+    fn count_dropped(&self, listener: &str, reason: DropReason, datagrams: u64) {
+        self.0.table().0.streams.count_dropped(listener, reason, datagrams);
     }
 
     fn handshake_failed(&self, peer: Peer, failure: &HandshakeFailure) {
         let line = || format!("{peer}: TLS handshake: {failure}");
         self.0.notices.throttled(Level::Info, format!("TLS handshake: {}", failure.reason), line);
+    }
+}
+
+impl Router {
+    /// Returns the receiver of records of connections that have ended.
+    fn stream_log(self: Rc<Self>) -> StreamLog {
+        Rc::new(move |record| {
+            if let Some(access) = &*self.access.borrow() {
+                access.log_stream(record);
+            }
+        })
     }
 }
 

@@ -1,4 +1,7 @@
-//! Streams: TCP connections that are relayed to upstream servers.
+//! Streams: connections and datagrams that are relayed to upstream servers.
 
 pub mod limits;
+pub(crate) mod configured;
+mod report;
 pub mod route;
+pub(crate) mod datagrams;

@@ -1,6 +1,5 @@
 //! Selection of the stream for a connection, and relaying.
 
-use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,13 +9,14 @@ use engine::clients::access::ClientAccess;
 use engine::generations::CoreGeneration;
 use engine::stream_listen::key;
 use logging::access::stream::{RelayedConnection, StreamEnd};
-use net::{Core, Fault, Peer, RelayEnd, RelaySide, StreamChoice, StreamClient, StreamOpening, StreamStart};
+use net::{Core, DropReason, Fault, RelayEnd, StreamChoice, StreamClient, StreamOpening, StreamStart};
 use proxy::{Group, OpenStreamError};
 use shapes::host::HostPattern;
 use telemetry::metrics::{CoreMetrics, StreamCounters, StreamLabels};
-use times::Millis;
 
+use crate::streams::configured::{StreamLog, StreamRoute};
 use crate::streams::limits::{StreamLimits, StreamPermits};
+use crate::streams::report::StreamReport;
 
 /// Streams of one core.
 #[derive(Default)]
@@ -30,31 +30,12 @@ struct StreamsOfListener {
     key: String,
     /// Indices in [`StreamRoutes::streams`].
     streams: Vec<usize>,
+    is_udp: bool,
     /// Whether sites listen at this address too: they get connections that no stream accepts.
     has_sites: bool,
     /// Counters of connections that no stream accepts.
     unmatched: Arc<StreamCounters>,
 }
-
-/// A configured stream on one core.
-pub(crate) struct StreamRoute {
-    label: String,
-    names: Vec<HostPattern>,
-    group: Group,
-    limits: StreamLimits,
-    access: ClientAccess,
-    connect_timeout: Millis,
-    idle_timeout: Millis,
-    /// Whether connections are written to the access logs.
-    logs_connections: bool,
-    /// Counters by upstream server.
-    servers: Vec<Arc<StreamCounters>>,
-    /// Counters of connections without an upstream server.
-    without_upstream: Arc<StreamCounters>,
-}
-
-/// Receives the record of each connection when it ends.
-pub(crate) type StreamLog = Rc<dyn Fn(&RelayedConnection<'_>)>;
 
 impl StreamRoutes {
     /// Creates the streams of a configuration. `groups` are their upstream servers, in the same order.
@@ -76,6 +57,7 @@ impl StreamRoutes {
                 access: ClientAccess::new(stream.allow.as_deref(), [stream.deny.as_slice()]),
                 connect_timeout: stream.timeouts.connect.into(),
                 idle_timeout: stream.timeouts.idle.into(),
+                responses: stream.responses,
                 logs_connections: stream.log,
                 servers: (0..stream.to.len()).map(|at| counters(&label, group.display_name(at))).collect(),
                 without_upstream: counters(&label, ""),
@@ -85,11 +67,13 @@ impl StreamRoutes {
         }
         for (index, stream) in config.streams.iter().enumerate() {
             for listener in &stream.listen {
-                let key = key(&listener.address);
+                let key = key(&listener.address, stream.is_udp());
                 match table.listeners.iter_mut().find(|known| known.key == key) {
                     Some(known) => known.streams.push(index),
                     None => table.listeners.push(StreamsOfListener {
-                        has_sites: config.listeners().any(|sites| sites.address == listener.address),
+                        is_udp: stream.is_udp(),
+                        has_sites: !stream.is_udp()
+                            && config.listeners().any(|sites| sites.address == listener.address),
                         unmatched: counters("", ""),
                         streams: vec![index],
                         key,
@@ -128,6 +112,7 @@ impl StreamRoutes {
                     upstream: "",
                     received_bytes: 0,
                     sent_bytes: 0,
+                    datagrams: None,
                     connect_us: None,
                     duration_us: 0,
                     end,
@@ -142,7 +127,7 @@ impl StreamRoutes {
         let Some(stream) = find_by_name(listener.streams.iter().map(|at| &self.streams[*at]), name) else {
             return if listener.has_sites { StreamChoice::Http } else { refuse(None, StreamEnd::Unmatched) };
         };
-        if !stream.access.admits(start.client) {
+        if !stream.admits(start.client) {
             return refuse(Some(stream), StreamEnd::Denied);
         }
         let Ok(places) = stream.limits.acquire(start.client) else {
@@ -153,22 +138,29 @@ impl StreamRoutes {
         let generation = generation.clone();
         let name = name.map(Box::from);
         StreamChoice::Serve(Box::new(move |client| {
-            let started_us = client.core().now_us();
-            let report = StreamReport {
-                core: client.core().clone(),
-                client: client.peer(),
-                name,
-                started_us,
-                upstream: Cell::new(None),
-                connect_us: Cell::new(None),
-                received: Cell::new(0),
-                sent: Cell::new(0),
-                end: Cell::new(StreamEnd::Stopped),
-                log,
-                stream,
-            };
+            let report = StreamReport::new(client.core(), client.peer(), name, log, stream);
             Box::pin(serve(report, client, places, generation))
         }))
+    }
+}
+
+impl StreamRoutes {
+    /// Whether a stream relays datagrams.
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.listeners.iter().any(|listener| listener.is_udp)
+    }
+
+    /// Returns the stream of a UDP address.
+    pub(super) fn datagram_stream(&self, listener: &str) -> Option<&Rc<StreamRoute>> {
+        let listener = self.listeners.iter().find(|known| known.key == listener)?;
+        listener.streams.first().map(|at| &self.streams[*at])
+    }
+
+    /// Counts datagrams that were dropped before they belonged to a session.
+    pub(crate) fn count_dropped(&self, listener: &str, reason: DropReason, datagrams: u64) {
+        if let Some(stream) = self.datagram_stream(listener) {
+            stream.without_upstream.count_dropped(reason, datagrams);
+        }
     }
 }
 
@@ -191,64 +183,6 @@ fn find_by_name<'s>(
     let named = streams.clone().filter_map(|stream| Some((fit(stream)?, stream)));
     let named = named.max_by_key(|(length, _)| *length).map(|(_, stream)| stream);
     named.or_else(|| streams.into_iter().find(|stream| stream.names.is_empty()))
-}
-
-/// Record of a connection. Dropping it logs and counts the connection, also when the server stops.
-struct StreamReport {
-    core: Core,
-    client: Peer,
-    name: Option<Box<str>>,
-    started_us: u64,
-    stream: Rc<StreamRoute>,
-    upstream: Cell<Option<usize>>,
-    connect_us: Cell<Option<u64>>,
-    received: Cell<u64>,
-    sent: Cell<u64>,
-    end: Cell<StreamEnd>,
-    log: StreamLog,
-}
-
-impl StreamReport {
-    fn counters(&self) -> &StreamCounters {
-        match self.upstream.get() {
-            Some(server) => &self.stream.servers[server],
-            None => &self.stream.without_upstream,
-        }
-    }
-
-    /// Counts bytes that were sent to a side.
-    fn count_bytes(&self, side: RelaySide, bytes: usize) {
-        let counters = self.counters();
-        let bytes = bytes as u64;
-        let (own, all) = match side {
-            RelaySide::Upstream => (&self.received, &counters.received_bytes),
-            RelaySide::Client => (&self.sent, &counters.sent_bytes),
-        };
-        own.set(own.get() + bytes);
-        all.add(bytes);
-    }
-}
-
-impl Drop for StreamReport {
-    fn drop(&mut self) {
-        self.counters().count_end(self.end.get());
-        if !self.stream.logs_connections {
-            return;
-        }
-        let upstream = self.upstream.get().map(|server| self.stream.group.display_name(server));
-        (self.log)(&RelayedConnection {
-            stream: &self.stream.label,
-            client: self.client,
-            server_name: self.name.as_deref().unwrap_or_default(),
-            upstream: upstream.map(|shown| &**shown).unwrap_or_default(),
-            received_bytes: self.received.get(),
-            sent_bytes: self.sent.get(),
-            connect_us: self.connect_us.get(),
-            duration_us: self.core.now_us().saturating_sub(self.started_us),
-            end: self.end.get(),
-            unix_s: self.core.unix_s(),
-        });
-    }
 }
 
 /// Relays a connection until it ends or its generation of the configuration is closed.

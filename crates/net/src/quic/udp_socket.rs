@@ -1,0 +1,89 @@
+//! The UDP socket of an endpoint, with channels to the processes before and after this one.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::datagram_socket::{DatagramSocket, bind_sockets};
+use crate::sys;
+
+/// The UDP socket of an endpoint, with channels to the processes before and after this one.
+#[derive(Debug)]
+pub(crate) struct QuicUdpSocket {
+    datagrams: DatagramSocket,
+    /// Channel to a successor: this process's end, and the one that is passed on with the socket.
+    successor: (OwnedFd, OwnedFd),
+    /// Channel to the process that has passed the socket on.
+    predecessor: Option<OwnedFd>,
+}
+
+impl QuicUdpSocket {
+    /// Binds an address once for each of `cores` threads. `v6_only` keeps an IPv6 socket from IPv4 clients.
+    ///
+    /// # Errors
+    /// System errors, for example if another process uses the port.
+    pub(crate) fn bind(
+        address: SocketAddr,
+        v6_only: bool,
+        cores: usize,
+    ) -> io::Result<Vec<Arc<QuicUdpSocket>>> {
+        let bound = bind_sockets(address, v6_only, cores, false)?.into_iter();
+        let sockets = bound
+            .map(|socket| QuicUdpSocket::new(socket, None).map(Arc::new))
+            .collect::<io::Result<Vec<_>>>()?;
+        if let Some(first) = sockets.first() {
+            // Without it, packets of clients whose address changes may reach another core and are lost.
+            let _ = sys::steer_by_connection_id(first.fd());
+        }
+        Ok(sockets)
+    }
+
+    /// Takes a bound socket, and the channel to the process that has passed it on.
+    ///
+    /// # Errors
+    /// System errors.
+    pub(crate) fn new(socket: OwnedFd, predecessor: Option<OwnedFd>) -> io::Result<QuicUdpSocket> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        QuicUdpSocket::of(socket, pair, predecessor)
+    }
+
+    /// Like [`QuicUdpSocket::new`], with the channel to a successor.
+    ///
+    /// # Errors
+    /// System errors.
+    pub(crate) fn of(
+        socket: OwnedFd,
+        successor: (OwnedFd, OwnedFd),
+        predecessor: Option<OwnedFd>,
+    ) -> io::Result<QuicUdpSocket> {
+        Ok(QuicUdpSocket { datagrams: DatagramSocket::new(socket)?, successor, predecessor })
+    }
+
+    /// This process's end of the channel to a successor.
+    pub(crate) fn successor(&self) -> &OwnedFd {
+        &self.successor.0
+    }
+
+    /// The channel to the process that has passed the socket on.
+    pub(crate) fn predecessor(&self) -> Option<&OwnedFd> {
+        self.predecessor.as_ref()
+    }
+
+    /// The end of the channel that a successor gets.
+    pub(crate) fn successor_end(&self) -> BorrowedFd<'_> {
+        self.successor.1.as_fd()
+    }
+}
+
+impl Deref for QuicUdpSocket {
+    type Target = DatagramSocket;
+
+    fn deref(&self) -> &DatagramSocket {
+        &self.datagrams
+    }
+}
