@@ -29,6 +29,7 @@ const BLOCKS: &[ForeignDirective] = &[
         .see("releases", "releases.md")
         .ambiguous(),
     here(&["ssl_preread"], "`names` in `[[stream]]`").see("streams", "streams.md"),
+    here(&["proxy_responses"], "`responses` in `[[stream]]`").see("streams", "streams.md"),
     here(&["include"], "`include`, at the top of the file, and snippets")
         .see("snippets", "guide.md#snippets")
         .ambiguous(),

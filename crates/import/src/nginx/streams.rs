@@ -55,17 +55,16 @@ impl<'d> Translation<'d> {
             return lost("it passes nothing on: an answer of its own needs a site");
         };
         let mut listen = Vec::new();
+        let mut listen_udp = Vec::new();
         for one in scope.innermost().iter().filter(|one| one.name == "listen") {
             let has = |name: &str| one.args.iter().skip(1).any(|arg| arg == name);
-            if has("udp") {
-                return lost("UDP is not there: keep nginx for this part");
-            }
             if has("ssl") {
                 return lost(
                     "TLS is decrypted for sites alone: pass it through (`[[stream]]` without `ssl`), or keep nginx for this part",
                 );
             }
-            listen.push((translate_address(one.first_arg()), has("proxy_protocol")));
+            let of_protocol = if has("udp") { &mut listen_udp } else { &mut listen };
+            of_protocol.push((translate_address(one.first_arg()), has("proxy_protocol")));
         }
         if scope.effective("proxy_ssl").is_some_and(|one| one.first_arg() == "on") {
             return lost("TLS to the servers of a stream is not there: keep nginx for this part");
@@ -75,8 +74,15 @@ impl<'d> Translation<'d> {
             Err(reason) => return lost(reason.as_ref()),
         };
         self.count_taken(pass);
-        let listen = self.translate_stream_addresses(listen, scope);
-        targets.into_iter().filter_map(|target| self.build_stream(target, &listen, scope)).collect()
+        let mut found = Vec::new();
+        for (listen, is_udp) in [(listen, false), (listen_udp, true)] {
+            if !listen.is_empty() {
+                let listen = self.translate_stream_addresses(listen, scope);
+                let build = |target| self.build_stream(target, (&listen, is_udp), scope);
+                found.extend(targets.iter().filter_map(build));
+            }
+        }
+        found
     }
 
     /// Returns the addresses of a stream; wildcard addresses of IPv4 and IPv6 are combined.
@@ -167,16 +173,20 @@ impl<'d> Translation<'d> {
         }
     }
 
+    /// Builds a stream; `is_udp`: of datagrams.
     fn build_stream(
         &self,
-        target: StreamTarget<'d>,
-        listen: &TomlItem,
+        target: &StreamTarget<'d>,
+        (listen, is_udp): (&TomlItem, bool),
         scope: &Scope<'d>,
     ) -> Option<TomlSection> {
         let mut section = TomlSection::default();
+        if is_udp {
+            section.set_text("protocol", "udp");
+        }
         section.set("listen", listen.clone());
         if !target.names.is_empty() {
-            section.set("names", TomlItem::text_or_list(target.names));
+            section.set("names", TomlItem::text_or_list(target.names.clone()));
         }
         let group =
             scope.levels[0].iter().find(|one| one.name == "upstream" && one.first_arg() == target.target);
@@ -303,7 +313,28 @@ impl<'d> Translation<'d> {
     }
 }
 
+/// Whether the stream that is being written relays datagrams.
+fn is_udp(stream: &TomlSection) -> bool {
+    stream.get("protocol").is_some()
+}
+
+/// Translates the number of responses, which has no effect for connections.
+pub(super) fn proxy_responses(one: &AppliedDirective<'_>, stream: &mut TomlSection) -> Outcome {
+    let Ok(count) = one.first_arg().parse::<u64>() else {
+        return Outcome::not_possible("this is no number");
+    };
+    if is_udp(stream) {
+        stream.set("responses", TomlItem::Number(count.min(1_000_000)));
+    }
+    Outcome::TRANSLATED
+}
+
 pub(super) fn proxy_protocol(one: &AppliedDirective<'_>, stream: &mut TomlSection) -> Outcome {
+    if one.is_on() && is_udp(stream) {
+        return Outcome::not_possible(
+            "over UDP there is version 2 alone (`proxy_protocol = \"v2\"`), in each datagram",
+        );
+    }
     if one.is_on() {
         stream.set_text("proxy_protocol", "v1");
     }

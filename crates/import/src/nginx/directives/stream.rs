@@ -16,6 +16,7 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     each("proxy_protocol", In::STREAMS, Args::ONE, Part::StreamSettings, streams::proxy_protocol),
     each("proxy_connect_timeout", In::STREAMS, Args::ONE, Part::StreamSettings, proxy::connect_timeout),
     each("proxy_timeout", In::STREAMS, Args::ONE, Part::StreamSettings, streams::proxy_timeout),
+    each("proxy_responses", In::STREAMS, Args::ONE, Part::StreamSettings, streams::proxy_responses),
     together("allow", In::STREAMS, Args::ONE, Part::Stream).repeatable(),
     together("deny", In::STREAMS, Args::ONE, Part::Stream).repeatable(),
     different("preread_timeout", In::STREAMS, Args::ONE, Part::StreamSettings),
