@@ -8,6 +8,8 @@ use crate::frame::{HEADER_BYTES_MAX, Http3FrameHeader, kind};
 /// Maximum number of frames of unknown types on a stream, and of their bytes.
 const UNKNOWN_FRAMES_MAX: u32 = 64;
 const UNKNOWN_BYTES_MAX: u64 = 64 * 1024;
+/// Maximum number of empty DATA frames on a stream.
+const EMPTY_FRAMES_MAX: u32 = 1_000;
 
 /// The result of feeding bytes of a stream to [`crate::Connection::feed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,7 @@ pub struct MessageStream {
     pub(crate) is_of_head: bool,
     unknown_frames: u32,
     unknown_bytes: u64,
+    empty_frames: u32,
 }
 
 /// The part of a message that has been received.
@@ -107,6 +110,7 @@ impl MessageStream {
             is_of_head: false,
             unknown_frames: 0,
             unknown_bytes: 0,
+            empty_frames: 0,
         }
     }
 
@@ -227,6 +231,11 @@ impl MessageStream {
             kind::DATA if self.phase == Phase::Trailers => return unexpected("DATA after the trailers"),
             kind::DATA => {
                 self.count_content(header.len)?;
+                self.empty_frames += u32::from(header.len == 0);
+                if self.empty_frames > EMPTY_FRAMES_MAX {
+                    let reason = "too many empty frames";
+                    return Err(Http3Error::connection(Http3Code::EXCESSIVE_LOAD, reason));
+                }
                 MessageFrameKind::Data
             }
             kind::HEADERS if self.phase == Phase::Trailers => {

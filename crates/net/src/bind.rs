@@ -122,6 +122,20 @@ impl Listener {
         threads: usize,
         open: &[BindAddress],
     ) -> io::Result<Listener> {
+        let mut attempts = 1;
+        loop {
+            let listener = Listener::bind_once(listen.clone(), threads, open)?;
+            // The kernel has chosen the port by what is free for TCP.
+            let is_taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+            let is_free = !listener.datagram_error.as_ref().is_some_and(is_taken);
+            if is_free || listen.address.port() != Some(0) || attempts == PORT_ATTEMPTS {
+                return Ok(listener);
+            }
+            attempts += 1;
+        }
+    }
+
+    fn bind_once(listen: ListenOptions, threads: usize, open: &[BindAddress]) -> io::Result<Listener> {
         let at = &listen.address;
         let port = at.port().filter(|port| *port != 0);
         let is_ours =

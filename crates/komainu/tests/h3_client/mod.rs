@@ -15,7 +15,11 @@ use quinn_proto::{
     EndpointConfig, Event, StreamEvent, StreamId, TransportConfig, VarInt, WriteError,
 };
 
-use crate::rig::{PATIENCE, any_certificate};
+use super::{PATIENCE, any_certificate};
+
+/// Maximum size of a response head in bytes, and of its fields.
+const HEAD_BYTES_MAX: usize = 1024 * 1024;
+const FIELDS_MAX: usize = 10_000;
 
 /// A response, as far as it was received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,11 +29,26 @@ pub struct Response {
     pub status: u16,
     /// Field lines in HTTP/1 syntax.
     pub fields: String,
+    /// The same lines as they were received; their bytes need not be UTF-8.
+    pub field_bytes: Vec<u8>,
     pub content: Vec<u8>,
     pub trailers: String,
     pub is_whole: bool,
     /// Code with which the server has reset the stream.
     pub reset: Option<u64>,
+    /// Whether the server reads no more of the request.
+    pub is_stopped: bool,
+}
+
+/// A request without its content.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestHead<'r> {
+    pub method: &'r [u8],
+    pub authority: Option<&'r [u8]>,
+    pub path: &'r [u8],
+    /// Of an extended CONNECT.
+    pub protocol: Option<&'r [u8]>,
+    pub fields: &'r [(&'r [u8], &'r [u8])],
 }
 
 impl Response {
@@ -74,6 +93,8 @@ pub struct H3Client {
     pub reads: bool,
     pub is_connected: bool,
     pub has_goaway: bool,
+    /// Whether a test has sent something on this side's own streams.
+    is_strange: bool,
 }
 
 /// Settings of QUIC and TLS for a client that trusts everybody.
@@ -102,6 +123,11 @@ impl H3Client {
 
     /// Begins to connect.
     pub fn begin(server: SocketAddr, name: &str, config: ClientConfig) -> H3Client {
+        let head = http::Limits {
+            head_bytes_max: HEAD_BYTES_MAX,
+            fields_max: FIELDS_MAX,
+            ..http::Limits::default()
+        };
         let any: SocketAddr = if server.is_ipv6() { "[::1]:0" } else { "127.0.0.1:0" }.parse().unwrap();
         let socket = UdpSocket::bind(any).unwrap();
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, true, None);
@@ -112,7 +138,7 @@ impl H3Client {
             endpoint,
             handle,
             quic,
-            http: http3::Connection::client(http3::Options::default()),
+            http: http3::Connection::client(http3::Options { head, ..http3::Options::default() }),
             streams: HashMap::new(),
             unidirectional: HashMap::new(),
             own: [None; 3],
@@ -120,6 +146,7 @@ impl H3Client {
             reads: true,
             is_connected: false,
             has_goaway: false,
+            is_strange: false,
         }
     }
 
@@ -138,32 +165,52 @@ impl H3Client {
     }
 
     fn begin_request(&mut self, method: &str, path: &str, fields: &[(&str, &str)]) -> StreamId {
-        let mut opened = self.quic.streams().open(Dir::Bi);
+        let pseudo =
+            |wanted| fields.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.as_bytes());
+        let lines: Vec<(&[u8], &[u8])> = fields
+            .iter()
+            .filter(|(name, _)| !name.starts_with(':'))
+            .map(|(name, value)| (name.as_bytes(), value.as_bytes()))
+            .collect();
+        let head = RequestHead {
+            method: method.as_bytes(),
+            authority: Some(pseudo(":authority").unwrap_or(b"localhost")),
+            path: path.as_bytes(),
+            protocol: pseudo(":protocol"),
+            fields: &lines,
+        };
+        let mut opened = self.try_open(&head);
         if opened.is_none() {
             self.drive("room for a stream", |client| {
-                opened = client.quic.streams().open(Dir::Bi);
+                assert_eq!(client.lost, None);
+                opened = client.try_open(&head);
                 opened.is_some()
             });
         }
-        let id = opened.unwrap();
+        opened.unwrap()
+    }
+
+    /// Opens a request, unless the server permits no more streams.
+    pub fn try_open(&mut self, head: &RequestHead<'_>) -> Option<StreamId> {
+        let id = self.quic.streams().open(Dir::Bi)?;
         let number = u64::from(id);
         let mut unsent = Vec::new();
-        let authority =
-            fields.iter().find(|(name, _)| *name == ":authority").map_or("localhost", |(_, value)| value);
         self.http.write_section(number, &mut unsent, |section| {
-            section.pseudo(b":method", method.as_bytes());
+            section.pseudo(b":method", head.method);
             section.pseudo(b":scheme", b"https");
-            section.pseudo(b":authority", authority.as_bytes());
-            section.pseudo(b":path", path.as_bytes());
-            for (name, value) in fields.iter().filter(|(name, _)| *name == ":protocol") {
-                section.pseudo(name.as_bytes(), value.as_bytes());
+            if let Some(authority) = head.authority {
+                section.pseudo(b":authority", authority);
             }
-            for (name, value) in fields.iter().filter(|(name, _)| !name.starts_with(':')) {
-                section.field(name.as_bytes(), value.as_bytes());
+            section.pseudo(b":path", head.path);
+            if let Some(protocol) = head.protocol {
+                section.pseudo(b":protocol", protocol);
+            }
+            for (name, value) in head.fields {
+                section.field(name, value);
             }
         });
-        let message =
-            if method == "HEAD" { MessageStream::of_head(number) } else { MessageStream::new(number) };
+        let is_head = head.method == b"HEAD";
+        let message = if is_head { MessageStream::of_head(number) } else { MessageStream::new(number) };
         let stream = Stream {
             message,
             response: Response::default(),
@@ -174,7 +221,7 @@ impl H3Client {
             has_ended: false,
         };
         self.streams.insert(id, stream);
-        id
+        Some(id)
     }
 
     /// Sends content of a request.
@@ -185,6 +232,41 @@ impl H3Client {
             stream.unsent.extend_from_slice(content);
         }
         stream.ends = ends;
+        self.turn();
+    }
+
+    /// Sends trailers, which end the request.
+    pub fn push_trailers(&mut self, id: StreamId, fields: &[(&[u8], &[u8])]) {
+        let stream = self.streams.get_mut(&id).unwrap();
+        self.http.write_section(u64::from(id), &mut stream.unsent, |section| {
+            fields.iter().for_each(|(name, value)| section.field(name, value));
+        });
+        stream.ends = true;
+        self.turn();
+    }
+
+    /// Number of bytes of the request that QUIC has not accepted.
+    pub fn unsent_bytes(&self, id: StreamId) -> usize {
+        self.streams[&id].unsent.len()
+    }
+
+    /// Takes what was received of a response since the last call.
+    pub fn take_received(&mut self, id: StreamId) -> Response {
+        let response = &mut self.streams.get_mut(&id).unwrap().response;
+        let taken = response.clone();
+        response.interim.clear();
+        response.content.clear();
+        taken
+    }
+
+    pub fn forget(&mut self, id: StreamId) {
+        self.streams.remove(&id);
+    }
+
+    /// Sends bytes that need not be frames on one of this side's streams.
+    pub fn push_own(&mut self, stream: OwnStream, bytes: &[u8]) {
+        self.is_strange = true;
+        self.http.output(stream).extend_from_slice(bytes);
         self.turn();
     }
 
@@ -232,8 +314,18 @@ impl H3Client {
     }
 
     /// Exchanges packets until the condition is met.
-    pub fn drive(&mut self, what: &str, mut is_done: impl FnMut(&mut H3Client) -> bool) {
-        let until = Instant::now() + PATIENCE;
+    pub fn drive(&mut self, what: &str, is_done: impl FnMut(&mut H3Client) -> bool) {
+        self.drive_within(PATIENCE, what, is_done);
+    }
+
+    /// Exchanges packets until the condition is met, at most for this time.
+    pub fn drive_within(
+        &mut self,
+        patience: Duration,
+        what: &str,
+        mut is_done: impl FnMut(&mut H3Client) -> bool,
+    ) {
+        let until = Instant::now() + patience;
         while !is_done(self) {
             assert!(Instant::now() < until, "no {what} in time");
             self.turn();
@@ -251,19 +343,41 @@ impl H3Client {
     }
 
     fn wait(&mut self) {
-        let longest = Duration::from_millis(20);
-        let timeout =
-            self.quic.poll_timeout().map_or(longest, |at| at.saturating_duration_since(Instant::now()));
-        self.socket.set_read_timeout(Some(timeout.clamp(Duration::from_millis(1), longest))).unwrap();
+        let timeout = self.timeout().min(Duration::from_millis(20));
+        self.socket.set_read_timeout(Some(timeout.max(Duration::from_millis(1)))).unwrap();
         let mut buffer = [0; 2048];
         if let Ok((len, from)) = self.socket.recv_from(&mut buffer) {
             self.receive(&buffer[..len], from);
-            self.socket.set_nonblocking(true).unwrap();
-            while let Ok((len, from)) = self.socket.recv_from(&mut buffer) {
-                self.receive(&buffer[..len], from);
-            }
-            self.socket.set_nonblocking(false).unwrap();
+            self.receive_rest();
         }
+        self.handle_timeout();
+    }
+
+    /// Time until something is to be done although nothing was received, at most a minute.
+    pub fn timeout(&mut self) -> Duration {
+        let longest = Duration::from_secs(60);
+        self.quic
+            .poll_timeout()
+            .map_or(longest, |at| at.saturating_duration_since(Instant::now()).min(longest))
+    }
+
+    /// Receives what has arrived, without waiting, and sends what there is.
+    pub fn exchange(&mut self) {
+        self.receive_rest();
+        self.handle_timeout();
+        self.turn();
+    }
+
+    fn receive_rest(&mut self) {
+        let mut buffer = [0; 2048];
+        self.socket.set_nonblocking(true).unwrap();
+        while let Ok((len, from)) = self.socket.recv_from(&mut buffer) {
+            self.receive(&buffer[..len], from);
+        }
+        self.socket.set_nonblocking(false).unwrap();
+    }
+
+    fn handle_timeout(&mut self) {
         if self.quic.poll_timeout().is_some_and(|at| at <= Instant::now()) {
             self.quic.handle_timeout(Instant::now());
         }
@@ -329,7 +443,10 @@ impl H3Client {
                 match self.quic.send_stream(*id).write(&stream.unsent) {
                     Ok(written) => _ = stream.unsent.drain(..written),
                     Err(WriteError::Blocked) => break,
-                    Err(_) => stream.unsent.clear(),
+                    Err(_) => {
+                        stream.unsent.clear();
+                        stream.response.is_stopped = true;
+                    }
                 }
             }
             if stream.ends && stream.unsent.is_empty() && !stream.has_ended {
@@ -351,7 +468,12 @@ impl H3Client {
                 let mut bytes = &chunk.bytes[..];
                 let stream = self.unidirectional.get_mut(&id).unwrap();
                 while !bytes.is_empty() {
-                    let (consumed, event) = self.http.feed_unidirectional(stream, bytes, false).unwrap();
+                    let fed = self.http.feed_unidirectional(stream, bytes, false);
+                    let Ok((consumed, event)) = fed else {
+                        // The answer to what a test has sent without this client's knowledge.
+                        assert!(self.is_strange, "{fed:?}");
+                        break;
+                    };
                     self.has_goaway |= matches!(event, Some(http3::ConnectionEvent::GoAway(_)));
                     bytes = &bytes[consumed..];
                 }
@@ -406,9 +528,11 @@ fn take_event(http: &mut http3::Connection, response: &mut Response, event: Mess
             let lines = lines(http);
             let status = http.status;
             if status.is_informational() {
-                response.interim.push((status.code(), lines));
+                response.interim.push((status.code(), String::from_utf8_lossy(&lines).into_owned()));
             } else {
-                (response.status, response.fields) = (status.code(), lines);
+                response.status = status.code();
+                response.fields = String::from_utf8_lossy(&lines).into_owned();
+                response.field_bytes = lines;
             }
         }
         MessageEvent::Data(span) => response.content.extend_from_slice(span.of(fed)),
@@ -418,16 +542,10 @@ fn take_event(http: &mut http3::Connection, response: &mut Response, event: Mess
     }
 }
 
-fn lines(http: &http3::Connection) -> String {
+fn lines(http: &http3::Connection) -> Vec<u8> {
     let bytes = http.head_bytes();
-    http.head
-        .fields
-        .iter()
-        .map(|field| {
-            let part = |span: http::Span| String::from_utf8_lossy(span.of(bytes)).into_owned();
-            format!("{}: {}\n", part(field.name), part(field.value))
-        })
-        .collect()
+    let line = |field: &http::Field| [field.name.of(bytes), b": ", field.value.of(bytes), b"\n"].concat();
+    http.head.fields.iter().flat_map(line).collect()
 }
 
 fn field_text(fields: &Fields) -> String {

@@ -130,3 +130,39 @@ fn event_stream_without_events_stays_open() {
     assert_eq!((answer.text().as_str(), answer.is_whole), ("data: 1\n\ndata: 2\n\n", true));
     server.join().unwrap();
 }
+
+/// Prints the memory of an idle connection.
+#[test]
+#[ignore = "a measurement: run it alone"]
+#[allow(clippy::print_stderr)]
+fn ten_thousand_idle_connections() {
+    let count = std::env::var("CONNECTIONS").map_or(10_000, |count| count.parse().unwrap());
+    let rig = crate::requests::serve_with("timeouts = { idle = \"1h\" }", YES, |_| {});
+    let mut transport = TransportConfig::default();
+    transport.max_idle_timeout(None);
+    let config = client_config(&[b"h3"], transport);
+    let idle = |count: usize| -> Vec<H3Client> {
+        let begun = |_| {
+            let mut client = H3Client::begin(rig.address, "a.test", config.clone());
+            client.drive("the handshake", |client| client.is_connected);
+            assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+            client.drive_for(Duration::from_millis(1));
+            client
+        };
+        (0..count).map(begun).collect()
+    };
+    let memory = || {
+        std::thread::sleep(Duration::from_secs(5));
+        crate::hostile::memory_kib(rig.child.id())
+    };
+    let first = idle(count / 10);
+    let before = memory();
+    let all = idle(count);
+    let after = memory();
+    let held = crate::hosted::status(&rig)["memory"]["held_bytes"].as_u64().unwrap();
+    let each = (after - before) * 1024 / count as u64;
+    println!(
+        "{each} bytes for each of {count} idle connections; {} are charged",
+        held / (first.len() + all.len()) as u64
+    );
+}

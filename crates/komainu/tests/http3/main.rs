@@ -3,8 +3,6 @@
 
 #[path = "../certified/mod.rs"]
 mod certified;
-#[path = "../h3_client/mod.rs"]
-mod h3_client;
 #[path = "../hosted/mod.rs"]
 mod hosted;
 #[path = "../line/mod.rs"]
@@ -16,6 +14,12 @@ mod rig;
 
 mod connections;
 mod hostile;
+mod hostile_quic;
+mod raw;
 mod requests;
+mod tunnels;
 mod upgrades;
 mod upstream;
+mod weather;
+
+use rig::h3_client;

@@ -2,6 +2,9 @@
 #![allow(dead_code, unreachable_pub, clippy::print_stderr, clippy::unwrap_used)] // each test file uses a part of it
 
 mod forward;
+mod forward_h3;
+#[path = "../h3_client/mod.rs"]
+pub mod h3_client;
 pub mod space;
 
 #[allow(unused_imports)]
@@ -177,9 +180,14 @@ pub fn server_environment() -> Vec<(String, String)> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Whether the tests' clients reach every server through TLS, by [`forward`].
+/// Whether the tests' clients reach every server through TLS, by [`forward`] or [`forward_h3`].
 pub fn through_tls() -> bool {
-    std::env::var_os("KOMAINU_TEST_TLS").is_some()
+    std::env::var_os("KOMAINU_TEST_TLS").is_some() || through_http3()
+}
+
+/// Whether the tests' clients reach every server through HTTP/3, by [`forward_h3`].
+pub fn through_http3() -> bool {
+    std::env::var_os("KOMAINU_TEST_HTTP3").is_some()
 }
 
 /// The `listen` setting for a configuration in this directory, with TLS if the tests use it.
@@ -220,7 +228,7 @@ pub struct Rig {
     pub child: Child,
     /// Address to which clients connect.
     pub address: SocketAddr,
-    /// Address on which the server listens; differs from `address` if clients are forwarded through TLS.
+    /// Address on which the server listens; differs from `address` if clients are forwarded.
     pub listens: SocketAddr,
     /// File that receives the server's stderr.
     pub stderr: PathBuf,
@@ -278,7 +286,11 @@ impl Rig {
                 break (address.split_whitespace().next().unwrap().parse().unwrap(), is_tls);
             }
         };
-        let address = if is_tls && through_tls() { forward::start(listens) } else { listens };
+        let address = match is_tls {
+            true if through_http3() => forward_h3::start(listens),
+            true if through_tls() => forward::start(listens),
+            _ => listens,
+        };
         // Further output must not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Rig { child, address, listens, stderr, folder }

@@ -120,7 +120,7 @@ impl Http3Client {
         let http =
             http3::Connection::client(http3::Options { head: options.head, ..http3::Options::default() });
         let window = options.connection_window;
-        let connection = H3Connection::new(quic, http, acknowledgements, window, link.now());
+        let connection = H3Connection::new(Box::new(quic), http, acknowledgements, window, link.now());
         Ok(Http3Client { core: core.clone(), link, connection: Rc::new(RefCell::new(connection)), agreement })
     }
 

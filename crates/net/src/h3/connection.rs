@@ -1,6 +1,5 @@
 //! One end of an HTTP/3 connection: `http3` on the streams of QUIC. Requests of both ends are sent and received alike.
 
-use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,8 +27,11 @@ const PIECE_BYTES_MAX: usize = 64 * 1024;
 const DATA_HEADER_BYTES: usize = 9;
 /// Unread bytes of a request from which no more of it is taken from QUIC.
 pub(crate) const UNREAD_BYTES_MAX: usize = 64 * 1024;
-/// Estimated memory of a QUIC connection without streams and data: keys, congestion control, sent packets, TLS.
-const CONNECTION_BYTES: usize = 12 * 1024;
+/// Memory of a QUIC connection without streams and data, as measured: keys, congestion control, sent packets, TLS, tasks.
+const CONNECTION_BYTES: usize = 36 * 1024;
+/// Messages that the peer may give up before they are answered, and the most that it may save up: each answer allows
+/// another one, and so does time.
+const GIVEN_UP_CREDIT_MAX: u32 = 2_000;
 /// Bytes of a packet that are not content of streams: headers, tag, acknowledgements.
 const PACKET_OVERHEAD_BYTES: u64 = 60;
 /// Time for which the end of a connection waits for acknowledgements of its last data.
@@ -120,7 +122,8 @@ struct CompleteState {
 
 /// One end of an HTTP/3 connection.
 pub(crate) struct H3Connection {
-    pub(crate) quic: Connection,
+    /// In an allocation of its own: it is large, and moves.
+    pub(crate) quic: Box<Connection>,
     pub(crate) http: Http3,
     pub(crate) requests: HashMap<u32, RequestStream>,
     pub(crate) unidirectional: HashMap<StreamId, UnidirectionalStream>,
@@ -148,7 +151,10 @@ pub(crate) struct H3Connection {
     receive_window_max: u32,
     /// Bytes taken from QUIC, and the difference to those received when nothing could be unread.
     pub(crate) taken_bytes: u64,
-    untaken_before: Cell<u64>,
+    untaken_before: u64,
+    /// Messages that the peer may still give up.
+    given_up_credit: u32,
+    has_given_up_too_many: bool,
     pub(crate) is_peer_leaving: bool,
     pub(crate) now: Instant,
     /// Time of the last check for heads that are overdue.
@@ -158,7 +164,7 @@ pub(crate) struct H3Connection {
 impl H3Connection {
     /// `receive_window` is the number of unread bytes that QUIC permits, its maximum.
     pub(crate) fn new(
-        quic: Connection,
+        quic: Box<Connection>,
         http: Http3,
         acknowledgements: Arc<Acknowledgements>,
         receive_window: u32,
@@ -185,7 +191,9 @@ impl H3Connection {
             receive_window,
             receive_window_max: receive_window,
             taken_bytes: 0,
-            untaken_before: Cell::new(0),
+            untaken_before: 0,
+            given_up_credit: GIVEN_UP_CREDIT_MAX,
+            has_given_up_too_many: false,
             is_peer_leaving: false,
             now,
             heads_checked_at: now,
@@ -298,6 +306,26 @@ impl H3Connection {
             received_bytes: stats.udp_rx.bytes,
             received_packets: stats.udp_rx.datagrams,
         };
+        if self.requests.values().all(|stream| stream.is_closed) {
+            self.untaken_before = self.unread_difference();
+        }
+    }
+
+    /// Notes a message that the peer has given up.
+    pub(super) fn note_given_up(&mut self) {
+        let left = self.given_up_credit.checked_sub(1);
+        self.has_given_up_too_many |= left.is_none();
+        self.given_up_credit = left.unwrap_or(0);
+    }
+
+    /// Allows the peer to give up `count` further messages.
+    pub(crate) fn earn(&mut self, count: u32) {
+        self.given_up_credit = self.given_up_credit.saturating_add(count).min(GIVEN_UP_CREDIT_MAX);
+    }
+
+    /// Whether the peer has given up more messages than it may.
+    pub(crate) fn has_given_up_too_many(&self) -> bool {
+        self.has_given_up_too_many
     }
 
     /// Returns the number of acknowledged bytes of packets.
@@ -324,14 +352,14 @@ impl H3Connection {
     /// Maximum number of received bytes that were not taken from QUIC: of requests that are not read, or out of
     /// order. What packets have around them is estimated.
     fn untaken_bytes(&self) -> usize {
-        let overhead = self.counts.received_packets * PACKET_OVERHEAD_BYTES;
-        let content = self.counts.received_bytes.saturating_sub(overhead);
-        let untaken = content.saturating_sub(self.taken_bytes);
-        if self.requests.values().all(|stream| stream.is_closed) {
-            self.untaken_before.set(untaken);
-        }
-        let untaken = untaken.saturating_sub(self.untaken_before.get());
+        let untaken = self.unread_difference().saturating_sub(self.untaken_before);
         usize::try_from(untaken.min(u64::from(self.receive_window_max))).unwrap_or(usize::MAX)
+    }
+
+    /// The difference between the content received and that taken from QUIC.
+    fn unread_difference(&self) -> u64 {
+        let overhead = self.counts.received_packets * PACKET_OVERHEAD_BYTES;
+        self.counts.received_bytes.saturating_sub(overhead).saturating_sub(self.taken_bytes)
     }
 
     /// Lets QUIC keep two congestion windows of data, within bounds: enough to use the path, and so little that

@@ -77,8 +77,9 @@ impl H3Connection {
             }
             StreamEvent::Stopped { id, .. } => {
                 let number = u32::try_from(id.index()).ok().filter(|_| id.dir() == Dir::Bi)?;
-                let stream = self.requests.get(&number)?;
-                if stream.has_begun {
+                let has_begun = self.requests.get(&number)?.has_begun;
+                self.note_given_up();
+                if has_begun {
                     return Some(Received::Stopped(number));
                 }
                 self.close_stream(number, Http3Code::REQUEST_CANCELLED);
@@ -199,11 +200,13 @@ impl H3Connection {
         self.taken_bytes += taken as u64;
         let Err(code) = ended else { return Ok(taken > 0 || stream.has_fin) };
         stream.is_closed = true;
-        let has_begun = stream.has_begun && !stream.is_complete;
-        if has_begun {
+        let is_incomplete = stream.has_begun && !stream.is_complete;
+        let has_begun = stream.has_begun;
+        self.note_given_up();
+        if is_incomplete {
             return Err(Some(Received::Reset(number, code)));
         }
-        if !stream.has_begun {
+        if !has_begun {
             self.close_stream(number, Http3Code::REQUEST_CANCELLED);
         }
         Err(None)
@@ -283,7 +286,8 @@ impl H3Connection {
         }
     }
 
-    fn close_with(&mut self, error: Http3Error) -> Fault {
+    /// Closes the connection because of an error.
+    pub(crate) fn close_with(&mut self, error: Http3Error) -> Fault {
         self.close(error);
         Fault::MuxError { code: error.code.text(), reason: error.reason }
     }

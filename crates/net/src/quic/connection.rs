@@ -30,8 +30,8 @@ use crate::wait::{self, Interest};
 const FRAMED_BYTES_MAX: usize = 64 * 1024;
 /// Cost of an event against [`TURN_BYTES_MAX`].
 const EVENT_WEIGHT_BYTES: usize = 64;
-/// Memory of a handshake: both sides' first messages and the key exchange.
-const HANDSHAKE_BYTES: usize = 24 * 1024;
+/// Memory of a handshake, as measured: QUIC, TLS with its key exchange, and both sides' first messages.
+const HANDSHAKE_BYTES: usize = 52 * 1024;
 /// Interval of checks whether the server is stopping or the client is too slow.
 const CHECK_INTERVAL: Millis = Millis(1_000);
 /// Reason for closing a connection of a client that has too many.
@@ -49,6 +49,7 @@ pub(super) async fn accept<S: Service>(
     let endpoint = pending.endpoint.clone();
     let client = incoming.remote_address();
     let local = incoming.local_ip();
+    let is_proven = incoming.remote_address_validated();
     permit.hold(HANDSHAKE_BYTES);
     // Signatures and key exchanges take a millisecond or more, so let other ready tasks run first.
     endpoint.core().wait_for_long_turn().await;
@@ -76,14 +77,16 @@ pub(super) async fn accept<S: Service>(
             } else {
                 counters.tls_full.add(1)
             }
-            // Only a client whose address is proven counts as one.
-            let peer = Peer::Tcp(client);
-            let Ok(place) = engine.context.gate.as_ref().map_or(Ok(None), |gate| gate.0.acquire(peer)) else {
-                quic.close(endpoint.now(), var_int(Http3Code::EXCESSIVE_LOAD), Bytes::from_static(TOO_MANY));
-                let quic = RefCell::new(quic);
-                return linger(&link, |turn| turn(&mut quic.borrow_mut())).await;
-            };
-            permit.keep_gate_permit(place);
+            // A client that had proven its address before is counted already.
+            if let Some(gate) = engine.context.gate.as_ref().filter(|_| !is_proven) {
+                let Ok(place) = gate.0.acquire(Peer::Tcp(client)) else {
+                    let reason = Bytes::from_static(TOO_MANY);
+                    quic.close(endpoint.now(), var_int(Http3Code::EXCESSIVE_LOAD), reason);
+                    let quic = RefCell::new(quic);
+                    return linger(&link, |turn| turn(&mut quic.borrow_mut())).await;
+                };
+                permit.keep_gate_permit(place);
+            }
             let limits = engine.context.limits.get();
             let ends = endpoints(&endpoint, client, local, session);
             let options =
@@ -91,10 +94,17 @@ pub(super) async fn accept<S: Service>(
             let http = http3::Connection::server(options);
             let now = endpoint.now();
             let server = H3Connection::new(quic, http, acknowledgements, RECEIVE_WINDOW_BYTES, now);
-            serve(engine, link, server, permit, ends).await;
+            let core = endpoint.core();
+            // The memory of the handshake's future is free then.
+            core.spawn_in_place(move || serve(engine, link, server, permit, ends));
         }
         Err(failure) => {
             failed(failure);
+            drop(pending);
+            // One of too many; its client was told once.
+            if link.source().is_aborted() {
+                return;
+            }
             let quic = RefCell::new(quic);
             linger(&link, |turn| turn(&mut quic.borrow_mut())).await;
         }
@@ -149,7 +159,12 @@ async fn shake_hands<S: Service>(
         }
         if core.now() >= until || link.source().is_aborted() {
             quic.close(link.endpoint().now(), VarInt::from_u32(0), Bytes::new());
-            return Err(HandshakeFailure::of("the TLS handshake took too long"));
+            link.send(quic);
+            let is_gone = link.source().is_aborted();
+            return Err(HandshakeFailure {
+                is_gone,
+                ..HandshakeFailure::of("the TLS handshake took too long")
+            });
         }
         // At the deadline, the loop ends the handshake.
         let _ = wait::ready(core, link.source(), Interest::of(true, false), until).await;
@@ -269,6 +284,11 @@ fn receive<S: Service>(
     requests.resume_held();
     while progress.moved_bytes < TURN_BYTES_MAX && !requests.is_held() {
         let received = server.borrow_mut().next_event()?;
+        if server.borrow().has_given_up_too_many() {
+            let reason = "too many requests were given up";
+            let error = Http3Error::connection(Http3Code::EXCESSIVE_LOAD, reason);
+            return Err(server.borrow_mut().close_with(error));
+        }
         progress.moved_bytes += EVENT_WEIGHT_BYTES;
         match received {
             None => return Ok(()),

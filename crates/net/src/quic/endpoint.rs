@@ -1,6 +1,7 @@
 //! The endpoint of one socket: receives packets, admits connections, and distributes events to them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -32,8 +33,10 @@ use crate::tls::TlsAcceptor;
 pub(super) const TURN_BYTES_MAX: usize = 256 * 1024;
 /// Maximum number of packets in one system call.
 const SEGMENTS_MAX: usize = 44;
-/// Handshakes in progress from which new connections are ignored.
+/// Handshakes in progress from which each new one ends the oldest.
 pub(super) const HANDSHAKES_MAX: usize = 1024;
+/// Handshakes from which new connections are ignored, because those to be ended have not had their turn.
+pub(super) const HANDSHAKES_ENDING_MAX: usize = HANDSHAKES_MAX + 256;
 /// Packets of a new connection that are kept until its handshake begins, in bytes: of each, and of all.
 const INCOMING_BYTES_MAX: u64 = 16 * 1024;
 const INCOMING_BYTES_TOTAL_MAX: u64 = 2 * 1024 * 1024;
@@ -160,7 +163,9 @@ pub(super) struct QuicEndpoint {
     pub(super) timers: ConnectionTimers,
     /// Connections that wait for room in the socket.
     pub(super) blocked: RefCell<Vec<Rc<ConnectionInbox>>>,
-    pub(super) handshakes: Cell<usize>,
+    /// Handshakes in progress, by their order.
+    pub(super) handshakes: RefCell<BTreeMap<u64, Rc<ConnectionInbox>>>,
+    pub(super) next_handshake: Cell<u64>,
     /// Number of this process among those that have passed the socket on.
     pub(super) generation: u8,
     pub(super) identifiers: IdentifierGenerator,
@@ -202,7 +207,7 @@ impl QuicEndpoint {
         let mut tokens = ValidationTokenConfig::default();
         tokens.log(Arc::new(UsedTokens::default())).sent(TOKENS_PER_CONNECTION).lifetime(TOKEN_LIFETIME);
         server.validation_token_config(tokens);
-        server.max_incoming(HANDSHAKES_MAX);
+        server.max_incoming(HANDSHAKES_ENDING_MAX);
         server.incoming_buffer_size(INCOMING_BYTES_MAX).incoming_buffer_size_total(INCOMING_BYTES_TOTAL_MAX);
         let discovers_mtu = !door.socket.may_fragment();
         let server = Arc::new(server);
@@ -220,7 +225,8 @@ impl QuicEndpoint {
             door: open,
             links: RefCell::default(),
             blocked: RefCell::default(),
-            handshakes: Cell::new(0),
+            handshakes: RefCell::default(),
+            next_handshake: Cell::new(0),
             generation,
             identifiers,
             channel,
@@ -395,7 +401,7 @@ impl QuicEndpoint {
 
     /// Returns the number of connections and handshakes.
     pub(super) fn connections(&self) -> usize {
-        self.handshakes.get() + self.quic.borrow().open_connections()
+        self.handshakes.borrow().len() + self.quic.borrow().open_connections()
     }
 }
 
@@ -403,11 +409,30 @@ impl QuicEndpoint {
 pub(super) struct PendingHandshake {
     pub(super) endpoint: Rc<QuicEndpoint>,
     pub(super) inbox: Rc<ConnectionInbox>,
+    number: u64,
+}
+
+impl PendingHandshake {
+    /// Begins a handshake. Of too many, the oldest ends: a client needs a round trip or two, so those of a flood
+    /// are older than those of others.
+    pub(super) fn begin(endpoint: Rc<QuicEndpoint>, inbox: Rc<ConnectionInbox>) -> PendingHandshake {
+        let number = endpoint.next_handshake.get();
+        endpoint.next_handshake.set(number + 1);
+        let mut handshakes = endpoint.handshakes.borrow_mut();
+        handshakes.insert(number, inbox.clone());
+        let extra = handshakes.len().saturating_sub(HANDSHAKES_MAX);
+        for oldest in handshakes.values().take(extra).filter(|oldest| !oldest.source.is_aborted()) {
+            oldest.source.abort();
+            endpoint.wake(oldest);
+        }
+        drop(handshakes);
+        PendingHandshake { endpoint, inbox, number }
+    }
 }
 
 impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        self.endpoint.handshakes.set(self.endpoint.handshakes.get() - 1);
+        self.endpoint.handshakes.borrow_mut().remove(&self.number);
         self.endpoint.door.wake();
     }
 }

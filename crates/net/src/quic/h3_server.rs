@@ -11,6 +11,8 @@ use times::Millis;
 
 /// Interval of checks for heads that are overdue.
 const HEAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Requests that a client may give up in each second, beside those that the answered ones allow.
+const GIVEN_UP_CREDIT_PER_SECOND: u32 = 2;
 
 impl H3Connection {
     /// Translates an event for the tasks of requests; `None` if they need not know.
@@ -52,6 +54,7 @@ impl H3Connection {
             return;
         }
         self.heads_checked_at = self.now;
+        self.earn(GIVEN_UP_CREDIT_PER_SECOND);
         let timeout = Duration::from_millis(timeout.0);
         let is_overdue = |stream: &RequestStream| !stream.has_begun && self.now >= stream.opened_at + timeout;
         let overdue = self.requests.iter().filter(|(_, stream)| is_overdue(stream));
@@ -90,6 +93,7 @@ impl MuxProtocol for H3Connection {
 
     fn close(&mut self, id: u32) {
         let is_whole = self.requests.get(&id).is_some_and(RequestStream::ends);
+        self.earn(u32::from(is_whole));
         self.release(id, if is_whole { Http3Code::NO_ERROR } else { Http3Code::REQUEST_CANCELLED });
     }
 

@@ -20,6 +20,7 @@ use crate::tls::{HELLO_BYTES_MAX, HELLO_TOO_LONG, HandshakeFailure, TlsAcceptor,
 /// Header of a TLS record with handshake messages (RFC 8446 section 5.1), without the length.
 const RECORD_HEADER: [u8; 3] = [22, 3, 1];
 /// Alerts (RFC 8446 section 6).
+const UNEXPECTED_MESSAGE: u8 = 10;
 const DECODE_ERROR: u8 = 50;
 const INTERNAL_ERROR: u8 = 80;
 
@@ -83,6 +84,8 @@ enum SessionState {
         next: Option<Secrets>,
         is_reported: bool,
     },
+    /// Everything was sent and received: later keys follow from the secrets alone.
+    Finished(Option<Secrets>),
 }
 
 impl HandshakeSession {
@@ -180,6 +183,7 @@ impl Session for HandshakeSession {
         match &self.state {
             SessionState::Hello(_) => true,
             SessionState::Running { tls, .. } => tls.is_handshaking(),
+            SessionState::Finished(_) => false,
         }
     }
 
@@ -192,6 +196,10 @@ impl Session for HandshakeSession {
             SessionState::Running { tls, .. } => {
                 let read = tls.read_hs(bytes);
                 read.map_err(|error| self.refused(&error))?;
+            }
+            // No message of a client is permitted after its handshake (RFC 9001 sections 4.4 and 6).
+            SessionState::Finished(_) => {
+                return Err(self.fail(UNEXPECTED_MESSAGE, HandshakeFailure::of("an invalid TLS message")));
             }
         }
         let SessionState::Running { tls, policy, is_reported, .. } = &mut self.state else {
@@ -213,13 +221,21 @@ impl Session for HandshakeSession {
     }
 
     fn write_handshake(&mut self, out: &mut Vec<u8>) -> Option<Keys> {
-        let SessionState::Running { tls, next, .. } = &mut self.state else { return None };
-        Some(changed_keys(tls.write_hs(out)?, next))
+        let SessionState::Running { tls, next, is_reported, .. } = &mut self.state else { return None };
+        let before = out.len();
+        let change = tls.write_hs(out);
+        if change.is_none() && out.len() == before && *is_reported {
+            self.state = SessionState::Finished(next.take());
+            return None;
+        }
+        Some(changed_keys(change?, next))
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
-        let SessionState::Running { next, .. } = &mut self.state else { return None };
-        next_keys(next)
+        match &mut self.state {
+            SessionState::Running { next, .. } | SessionState::Finished(next) => next_keys(next),
+            SessionState::Hello(_) => None,
+        }
     }
 
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {

@@ -28,10 +28,10 @@ impl QuicLink {
         inbox: Rc<ConnectionInbox>,
         incoming: Incoming,
         config: Arc<ServerConfig>,
-    ) -> Result<(QuicLink, Connection), ConnectionError> {
+    ) -> Result<(QuicLink, Box<Connection>), ConnectionError> {
         let (handle, quic) = endpoint.accept(&inbox, incoming, config)?;
         let is_forgotten = Cell::new(false);
-        Ok((QuicLink { endpoint: endpoint.clone(), handle, inbox, is_forgotten }, quic))
+        Ok((QuicLink { endpoint: endpoint.clone(), handle, inbox, is_forgotten }, Box::new(quic)))
     }
 
     pub(super) fn source(&self) -> &Source {

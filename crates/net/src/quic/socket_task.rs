@@ -8,7 +8,7 @@ use quinn_proto::{DatagramEvent, Incoming};
 use quinn_udp::RecvMeta;
 
 use super::connection;
-use super::endpoint::{HANDSHAKES_MAX, OpenEndpoint, PendingHandshake, QuicEndpoint, QuicSocket};
+use super::endpoint::{HANDSHAKES_ENDING_MAX, OpenEndpoint, PendingHandshake, QuicEndpoint, QuicSocket};
 use super::inbox::ConnectionInbox;
 use super::succession::{self, MESSAGE_BYTES_MAX, PacketMeta, SuccessorMessage};
 use crate::address::Peer;
@@ -135,12 +135,13 @@ impl QuicEndpoint {
         let limit = &context.connection_limit;
         let mut quic = self.quic.borrow_mut();
         let is_short_of_memory = context.core.memory().pressure() >= Pressure::Critical;
-        if self.handshakes.get() >= HANDSHAKES_MAX || is_short_of_memory || self.is_closing(context) {
+        let handshakes = self.handshakes.borrow().len();
+        if handshakes >= HANDSHAKES_ENDING_MAX || is_short_of_memory || self.is_closing(context) {
             context.counters.quic_refused.add(1);
             return quic.ignore(incoming);
         }
         out.clear();
-        if self.handshakes.get() >= HANDSHAKES_UNPROVEN_MAX
+        if handshakes >= HANDSHAKES_UNPROVEN_MAX
             && !incoming.remote_address_validated()
             && incoming.may_retry()
         {
@@ -157,13 +158,21 @@ impl QuicEndpoint {
             let _ = self.socket.send(&transmit, &out[..transmit.size]);
             return;
         }
+        // Only a client whose address is proven counts as one; others do from the end of their handshake.
+        let gate = context.gate.as_ref().filter(|_| incoming.remote_address_validated());
+        let Ok(place) = gate.map_or(Ok(None), |gate| gate.0.acquire(peer)) else {
+            context.counters.quic_refused.add(1);
+            let transmit = quic.refuse(incoming, out);
+            let _ = self.socket.send(&transmit, &out[..transmit.size]);
+            return;
+        };
         drop(quic);
         context.counters.connections.add(1);
         let inbox = Rc::new(ConnectionInbox::new(&context.core));
         let mut permit = ConnectionPermit::take(context, inbox.source.clone());
         permit.list(self.door.0.listener.get(), peer);
-        self.handshakes.set(self.handshakes.get() + 1);
-        let pending = PendingHandshake { endpoint: self.clone(), inbox };
+        permit.keep_gate_permit(place);
+        let pending = PendingHandshake::begin(self.clone(), inbox);
         let engine = engine.clone();
         context.core.spawn(connection::accept(engine, pending, permit, incoming));
     }
