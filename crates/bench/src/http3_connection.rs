@@ -227,8 +227,6 @@ impl JobConnection for Http3Connection {
         let Some(mut client) = self.state.connect_http3_when_needed().await? else { return Ok(true) };
         let ended = self.drive(&mut client).await;
         self.count_bytes(&client);
-        // The server forgets the connection at once.
-        client.say_goodbye();
         ended
     }
 

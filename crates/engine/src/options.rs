@@ -279,9 +279,14 @@ pub fn http3_warnings(listeners: &net::Listeners) -> Vec<String> {
     listeners.visit(|listener| {
         let port = listener.address().port().unwrap_or_default();
         if let Some(error) = listener.take_datagram_error() {
+            let remedy = match error.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "the right to bind it is that of the start: run `komainu upgrade` or restart; with systemd sockets, add `ListenDatagram=`".to_owned()
+                }
+                _ => format!("free it (`ss -lunp 'sport = :{port}'` shows who has it) and reload"),
+            };
             warnings.push(format!(
-                "HTTP/3 is not served at {}: UDP port {port}: {error}; free it (`ss -lunp 'sport = :{port}'` shows who has \
-                 it) and restart, or set `http3 = false`",
+                "HTTP/3 is not served at {}: UDP port {port}: {error}; {remedy}, or set `http3 = false`",
                 listener.url()
             ));
         }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use failure::IoFailure;
 use rustix::fs::FileType;
@@ -93,6 +93,8 @@ pub struct Listener {
     sockets: Vec<Arc<ListeningSocket>>,
     /// UDP sockets for HTTP/3, if it is allowed.
     datagrams: Vec<Arc<QuicUdpSocket>>,
+    /// Those of before HTTP/3 was switched off; connections may still use them.
+    closed_datagrams: Vec<Weak<QuicUdpSocket>>,
     /// The sockets of a UDP address.
     relayed_datagrams: Vec<Arc<DatagramSocket>>,
     /// Reason why there are none although HTTP/3 is allowed.
@@ -268,6 +270,7 @@ impl Listener {
             allows_http3,
             sockets,
             datagrams: Vec::new(),
+            closed_datagrams: Vec::new(),
             relayed_datagrams,
             datagram_error: None,
             file,
@@ -279,7 +282,8 @@ impl Listener {
     fn open_datagrams(&mut self, threads: usize) {
         self.datagram_error = None;
         if !self.allows_http3 {
-            self.datagrams.clear();
+            let closed = self.datagrams.drain(..);
+            self.closed_datagrams.extend(closed.map(|socket| Arc::downgrade(&socket)));
             return;
         }
         let (address, v6_only) = match self.address {
@@ -287,6 +291,10 @@ impl Listener {
             BindAddress::Any(port) => ((Ipv6Addr::UNSPECIFIED, port).into(), false),
             BindAddress::Unix(_) | BindAddress::Udp(_) | BindAddress::AnyUdp(_) => return,
         };
+        if self.datagrams.is_empty() {
+            let closed = std::mem::take(&mut self.closed_datagrams);
+            self.datagrams = closed.iter().filter_map(Weak::upgrade).collect();
+        }
         if self.datagrams.is_empty() {
             match QuicUdpSocket::bind(address, v6_only, threads) {
                 Ok(sockets) => self.datagrams = sockets,
@@ -374,8 +382,10 @@ impl Listener {
     /// Replaces all settings but the address; returns whether they are unchanged.
     pub(crate) fn set_options(&mut self, listen: ListenOptions) -> bool {
         let allows_http3 = allows_http3(&listen);
-        let is_same_http3 = std::mem::replace(&mut self.allows_http3, allows_http3) == allows_http3;
+        self.allows_http3 = allows_http3;
+        let open_before = self.datagrams.len();
         self.open_datagrams(self.sockets.len());
+        let is_same_http3 = self.datagrams.len() == open_before;
         let proxy_protocol = listen.proxy_protocol.map(Arc::new);
         self.requested = listen.address;
         let streams = listen.streams.map(Arc::new);

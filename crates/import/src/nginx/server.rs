@@ -131,7 +131,19 @@ impl<'d> Translation<'d> {
     pub(crate) fn read_server(&self, block: &'d NginxDirective) -> NginxServer<'d> {
         let scope = self.http.with_block(block.block_directives());
         let listens = self.take_in_block(block.block_directives(), "listen");
-        let mut addresses: Vec<ListenAddress> = listens.filter_map(|one| self.parse_listen(one)).collect();
+        let (quic, listens): (Vec<_>, Vec<_>) =
+            listens.partition(|one| one.args.iter().skip(1).any(|arg| arg == "quic"));
+        let mut addresses: Vec<ListenAddress> =
+            listens.into_iter().filter_map(|one| self.parse_listen(one)).collect();
+        for one in quic {
+            let Some(address) = self.parse_listen(one) else { continue };
+            if addresses.iter().any(|other| other.text == address.text && other.tls) {
+                self.ledger.mark_not_needed(one.entry, "HTTP/3 is spoken wherever TLS is");
+            } else {
+                self.ledger.mark_different(one.entry, "the address answers over TCP too");
+                addresses.push(address);
+            }
+        }
         let old_ssl = self.take(&scope, "ssl").is_some_and(|one| one.first_arg() == "on");
         if addresses.is_empty() {
             addresses.push(ListenAddress {
@@ -241,10 +253,6 @@ impl<'d> Translation<'d> {
             None => return None,
         };
         let has = |name: &str| parameters.iter().any(|word| word == name);
-        if has("quic") {
-            self.ledger.mark_not_needed(directive.entry, "HTTP/3 is spoken wherever TLS is");
-            return None;
-        }
         let with_port = |host: &str| format!("{host}:80");
         let text = match text {
             _ if text.starts_with("unix:") => text.to_owned(),
@@ -271,7 +279,7 @@ impl<'d> Translation<'d> {
         }
         Some(ListenAddress {
             text,
-            tls: has("ssl"),
+            tls: has("ssl") || has("quic"),
             proxy_protocol: has("proxy_protocol"),
             is_default: has("default_server") || has("default"),
         })

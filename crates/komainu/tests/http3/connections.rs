@@ -69,6 +69,47 @@ fn reload_keeps_connections() {
 }
 
 #[test]
+fn reload_switches_http3_off_and_on() {
+    let rig = serve(YES);
+    let path = rig.folder.at("komainu.toml");
+    let switch = |on: bool| {
+        let text = std::fs::read_to_string(&path).unwrap().replace(", http3 = false }", " }");
+        let text = if on { text } else { text.replace("tls = true }", "tls = true, http3 = false }") };
+        std::fs::write(&path, text).unwrap();
+        rig.signal("-HUP");
+    };
+    let port = format!(":{:04X} ", rig.address.port());
+    let is_bound = || {
+        let sockets = std::fs::read_to_string("/proc/net/udp").unwrap();
+        sockets
+            .lines()
+            .any(|line| line.split_whitespace().nth(1).is_some_and(|at| format!("{at} ").ends_with(&port)))
+    };
+    let connects = || {
+        let config = client_config(&[b"h3"], TransportConfig::default());
+        let mut client = H3Client::begin(rig.address, "a.test", config);
+        client.drive_for(Duration::from_millis(300));
+        client.is_connected
+    };
+    let mut kept = connect(&rig);
+    switch(false);
+    eventually("no new connection is accepted", || !connects());
+    assert_eq!(kept.ask("GET", "/", &[A], b"").status, 200, "open connections stay");
+    switch(true);
+    eventually("new connections are accepted again, on the same sockets", connects);
+    switch(false);
+    kept.quic.close(std::time::Instant::now(), 0x100u32.into(), bytes::Bytes::new());
+    kept.turn();
+    eventually("the port is free", || !is_bound());
+    let other = std::net::UdpSocket::bind(rig.address).unwrap();
+    switch(true);
+    rig.expect_report("HTTP/3 is not served at");
+    drop(other);
+    switch(true);
+    eventually("the port is bound by a reload", connects);
+}
+
+#[test]
 fn stopping_server_announces_it_and_finishes_requests() {
     let mut rig = serve(YES);
     let mut client = connect(&rig);

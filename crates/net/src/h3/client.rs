@@ -91,7 +91,7 @@ pub enum Http3Event {
 }
 
 /// An HTTP/3 connection to a server. After [`Http3Client::receive`], take all events; what requests frame leaves with
-/// [`Http3Client::send`]. Dropping it forgets the connection without a word.
+/// [`Http3Client::send`]. Dropping it closes the connection and tells the server once.
 pub struct Http3Client {
     core: Core,
     link: ClientLink,
@@ -256,7 +256,7 @@ impl Http3Client {
     }
 
     /// Closes the connection, unless it has ended, and tells the server once.
-    pub fn say_goodbye(&mut self) {
+    fn say_goodbye(&mut self) {
         let mut connection = self.connection.borrow_mut();
         if !connection.quic.is_closed() {
             connection.quic.close(self.link.now(), var_int(Http3Code::NO_ERROR), Bytes::new());
@@ -283,5 +283,11 @@ impl Http3Client {
                 return;
             }
         }
+    }
+}
+
+impl Drop for Http3Client {
+    fn drop(&mut self) {
+        self.say_goodbye();
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use quinn_proto::crypto::rustls::QuicServerConfig;
@@ -70,7 +70,8 @@ pub(crate) struct OpenEndpoint(pub(super) Rc<EndpointDoor>);
 /// Settings of an endpoint, which change while it serves connections.
 pub(super) struct EndpointDoor {
     pub(super) context: Rc<ServingContext>,
-    pub(super) socket: Arc<QuicUdpSocket>,
+    /// The task of the endpoint keeps it open.
+    pub(super) socket: Weak<QuicUdpSocket>,
     /// Number and key of the listener of new connections.
     pub(super) listener: Cell<(u64, u64)>,
     pub(super) is_closing: Cell<bool>,
@@ -87,7 +88,7 @@ impl OpenEndpoint {
         source.clear(READ | WRITE);
         OpenEndpoint(Rc::new(EndpointDoor {
             context: context.clone(),
-            socket: door.socket.clone(),
+            socket: Arc::downgrade(&door.socket),
             listener: Cell::new(door.listener),
             is_closing: Cell::new(false),
             has_ended: Cell::new(false),
@@ -97,7 +98,7 @@ impl OpenEndpoint {
 
     /// Whether the endpoint serves the socket, and has not ended.
     pub(crate) fn serves(&self, socket: &Arc<QuicUdpSocket>) -> bool {
-        Arc::ptr_eq(&self.0.socket, socket)
+        self.0.socket.as_ptr() == Arc::as_ptr(socket)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
