@@ -144,7 +144,8 @@ impl TlsClient {
     }
 
     /// Returns the settings and the server's name for QUIC.
-    pub(crate) fn quic(&self) -> (Arc<ClientConfig>, ServerName<'static>) {
+    #[must_use]
+    pub fn quic(&self) -> (Arc<ClientConfig>, ServerName<'static>) {
         (self.config.clone(), self.name.clone())
     }
 }

@@ -1,7 +1,5 @@
 //! Definitions of the attacks.
 
-use failure::Failure;
-
 use super::wire::*;
 
 /// Action of an attack connection in one turn.
@@ -233,17 +231,6 @@ pub const ATTACKS: &[Attack] = &[
     ),
 ];
 
-/// Finds an attack by its name.
-///
-/// # Errors
-/// The message lists the known names.
-pub fn find(name: &str) -> Result<&'static Attack, Failure> {
-    ATTACKS.iter().find(|attack| attack.name == name).ok_or_else(|| {
-        let names: Vec<&str> = ATTACKS.iter().map(|attack| attack.name).collect();
-        Failure::new(format!("{name:?} is no attack; there are {}", names.join(", ")))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,11 +239,9 @@ mod tests {
     fn every_attack_has_a_unique_name_and_sends_bytes() {
         let target = AttackTarget { authority: "a".into(), path: "/".into(), is_https: false };
         for attack in ATTACKS {
-            assert_eq!(find(attack.name).unwrap().about, attack.about);
             assert_eq!(ATTACKS.iter().filter(|other| other.name == attack.name).count(), 1);
             assert!(matches!((attack.turn)(&target, 0), AttackTurn::Send(bytes) if !bytes.is_empty()));
             let _ = (attack.turn)(&target, 12_345);
         }
-        assert!(find("none").is_err_and(|error| error.to_string().contains("rapid-reset")));
     }
 }

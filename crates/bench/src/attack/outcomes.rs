@@ -16,10 +16,20 @@ pub struct ConnectionOutcomes {
     pub goaway: BTreeMap<String, u64>,
     /// Streams reset, by error code.
     pub reset: BTreeMap<String, u64>,
+    /// QUIC connections ended by CONNECTION_CLOSE, by error code, or by a stateless reset.
+    pub quic_close: BTreeMap<String, u64>,
+    /// Streams of QUIC ended by the server, by frame and error code.
+    pub stream_ends: BTreeMap<String, u64>,
+    /// Replies to datagrams without a connection, by packet type.
+    pub replies: BTreeMap<&'static str, u64>,
     /// HTTP/1 connections that received a response, by the first status.
     pub status: BTreeMap<u16, u64>,
     /// Connections closed by the server without GOAWAY or response.
     pub closed: u64,
+    /// Connections without packets from the server for the idle timeout.
+    pub timed_out: u64,
+    /// Connections closed by the attack.
+    pub left: u64,
     /// Connections still open at the end.
     pub open: u64,
     /// Connections that could not be made.
@@ -32,9 +42,13 @@ impl ConnectionOutcomes {
     pub fn text(&self) -> String {
         let mut parts: Vec<(u64, String)> = Vec::new();
         parts.extend(self.goaway.iter().map(|(code, &count)| (count, format!("GOAWAY {code}"))));
+        parts.extend(self.quic_close.iter().map(|(code, &count)| (count, code.clone())));
+        parts.extend(self.replies.iter().map(|(kind, &count)| (count, kind.to_string())));
         parts.extend(self.status.iter().map(|(code, &count)| (count, format!("status {code}"))));
         parts.extend([
             (self.closed, "closed".to_string()),
+            (self.timed_out, "timed out".to_string()),
+            (self.left, "closed by the attack".to_string()),
             (self.open, "left open".to_string()),
             (self.refused, "not accepted".to_string()),
         ]);
@@ -42,8 +56,20 @@ impl ConnectionOutcomes {
         parts.sort_by_key(|(count, _)| std::cmp::Reverse(*count));
         let resets = self.reset.iter().max_by_key(|(_, count)| **count);
         let resets = resets.map(|(code, count)| format!("{count} RST_STREAM {code}"));
+        let stream_ends = self.stream_ends.iter().max_by_key(|(_, count)| **count);
+        let resets = resets.or(stream_ends.map(|(end, count)| format!("{count} {end}")));
         let ends = parts.iter().map(|(count, what)| format!("{count} {what}"));
         ends.chain(resets).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Counts a QUIC connection that the server has closed.
+    pub(crate) fn count_quic_close(&mut self, code: String) {
+        *self.quic_close.entry(code).or_default() += 1;
+    }
+
+    /// Counts a QUIC stream that the server has ended early.
+    pub(crate) fn count_stream_end(&mut self, end: String) {
+        *self.stream_ends.entry(end).or_default() += 1;
     }
 
     fn count(map: &mut BTreeMap<String, u64>, code: u32) {

@@ -141,6 +141,8 @@ impl AttackReport {
             "attack": self.name, "about": self.about, "sent_bytes": self.sent_bytes, "connections": self.connections,
             "goaway": self.outcomes.goaway, "rst_stream": self.outcomes.reset, "status": self.outcomes.status.iter()
                 .map(|(code, count)| (code.to_string(), *count)).collect::<std::collections::BTreeMap<_, _>>(),
+            "connection_close": self.outcomes.quic_close, "stream_ends": self.outcomes.stream_ends,
+            "replies": self.outcomes.replies, "timed_out": self.outcomes.timed_out, "left": self.outcomes.left,
             "closed": self.outcomes.closed, "open": self.outcomes.open, "not_accepted": self.outcomes.refused,
             "memory_bytes": self.is_watched.then_some(self.memory_bytes),
             "cpu_ns": self.is_watched.then_some(self.cpu_ns),

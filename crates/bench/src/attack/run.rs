@@ -14,7 +14,10 @@ use times::Millis;
 
 use super::attacker::{AttackProgress, Attacker};
 use super::attacks::Attack;
+use super::outcomes::ConnectionOutcomes;
+use super::quic_run::attack_quic;
 use super::report::{AttackReport, AttackSuiteReport, ClientFigures};
+use super::selection::AnyAttack;
 use super::wire::AttackTarget;
 use crate::load;
 use crate::plan::{ConnectOptions, LoadPlan, LoadTarget, Pace};
@@ -69,8 +72,7 @@ fn check_target(options: &AttackOptions, origin: &LoadTarget) -> Result<(), Fail
     }
 }
 
-fn client_plan(options: &AttackOptions, is_http2: bool) -> Result<LoadPlan, Failure> {
-    let version = if is_http2 { Version::Http2 } else { Version::Http11 };
+fn client_plan(options: &AttackOptions, version: Version) -> Result<LoadPlan, Failure> {
     let manner = RequestSettings { version, keep_alive: true, ..RequestSettings::default() };
     let mut plan = LoadPlan::new(&[BenchRequest::get(options.url.clone())], &manner, &options.reach)?;
     plan.connections = CONNECTIONS;
@@ -96,45 +98,116 @@ fn run_ordinary_client(plan: &LoadPlan) -> ClientFigures {
 /// Fails for an address that may not be attacked, or a server that does not respond before the first attack.
 pub fn run(
     options: &AttackOptions,
-    attacks: &[Attack],
-    mut begins: impl FnMut(&Attack),
+    attacks: &[AnyAttack],
+    mut begins: impl FnMut(AnyAttack),
 ) -> Result<AttackSuiteReport, Failure> {
-    let mut before: [Option<ClientFigures>; 2] = [None, None];
+    let mut before: Vec<(Version, ClientFigures)> = Vec::new();
     let mut reports = Vec::new();
     let mut pids = options.server_pids.clone();
-    for attack in attacks {
-        let plan = client_plan(options, attack.is_http2)?;
+    for &attack in attacks {
+        let version = attack.version();
+        let plan = client_plan(options, version)?;
         check_target(options, &plan.origins[0])?;
         if pids.is_empty() {
             pids = server_usage::find_server(&plan);
         }
-        let before = &mut before[usize::from(attack.is_http2)];
-        let before = match before {
-            Some(before) => before,
-            None => {
-                let alone = run_ordinary_client(&plan);
-                if alone.responses == 0 {
-                    let version = if attack.is_http2 { "HTTP/2" } else { "HTTP/1.1" };
-                    return Err(Failure::new(format!(
-                        "{} does not answer over {version}: {}",
-                        options.url, alone.failure
-                    )));
-                }
-                before.insert(alone)
+        if !before.iter().any(|(measured, _)| *measured == version) {
+            let alone = run_ordinary_client(&plan);
+            if alone.responses == 0 {
+                let version = match version {
+                    Version::Http2 => "HTTP/2",
+                    Version::Http3 => "HTTP/3",
+                    _ => "HTTP/1.1",
+                };
+                let failure = format!("{} does not answer over {version}: {}", options.url, alone.failure);
+                return Err(Failure::new(failure));
             }
-        };
+            before.push((version, alone));
+        }
+        let before = before.iter().find(|(measured, _)| *measured == version);
+        let before = before.map(|(_, figures)| figures.clone()).unwrap_or_default();
         begins(attack);
         reports.push(run_attack(options, attack, &plan, before, &procfs::process_tree(&pids))?);
     }
     Ok(AttackSuiteReport { url: options.url.to_string(), reports })
 }
 
+/// What an attack did.
+struct AttackEffect {
+    outcomes: ConnectionOutcomes,
+    sent_bytes: u64,
+    connections: u64,
+}
+
+impl From<&AttackProgress> for AttackEffect {
+    fn from(progress: &AttackProgress) -> AttackEffect {
+        AttackEffect {
+            outcomes: progress.outcomes.take(),
+            sent_bytes: progress.sent_bytes.get(),
+            connections: progress.connections.get(),
+        }
+    }
+}
+
+fn target(options: &AttackOptions) -> AttackTarget {
+    AttackTarget {
+        authority: options.url.authority(),
+        path: options.url.target.clone(),
+        is_https: options.url.tls,
+    }
+}
+
+/// Returns the server with the TLS settings of an attacker over QUIC: full handshakes, and a ClientHello that
+/// fits into one datagram.
+fn attacker_origin(options: &AttackOptions) -> Result<LoadTarget, Failure> {
+    let reach =
+        ConnectOptions { no_resumption: true, tls_groups: vec!["X25519".into()], ..options.reach.clone() };
+    let plan = client_plan(&AttackOptions { reach, ..options.clone() }, Version::Http3)?;
+    plan.origins.into_iter().next().ok_or(Failure::new("there is no server to attack"))
+}
+
+/// Attacks over TCP. `sample` is called regularly meanwhile.
+fn attack_tcp(
+    options: &AttackOptions,
+    attack: Attack,
+    origin: &LoadTarget,
+    sample: impl Fn() + 'static,
+) -> Result<AttackEffect, Failure> {
+    let core = Core::for_client(1)?;
+    let inner = core.clone();
+    let origin = Rc::new(origin.clone());
+    let target = Rc::new(target(options));
+    let duration_ms = options.duration.as_millis() as u64;
+    let effect = core.run_until_end(async move {
+        let progress = Rc::new(AttackProgress::default());
+        let until_ms = inner.now().0 + duration_ms;
+        progress.running_attackers.set(attack.connections);
+        for _ in 0..attack.connections {
+            let attacker = Attacker {
+                core: inner.clone(),
+                attack,
+                target: target.clone(),
+                origin: origin.clone(),
+                progress: progress.clone(),
+                until_ms,
+            };
+            inner.spawn(attacker.run());
+        }
+        while progress.running_attackers.get() > 0 {
+            inner.sleep(Millis(MEMORY_SAMPLE_MS)).await;
+            sample();
+        }
+        AttackEffect::from(&*progress)
+    })?;
+    Ok(effect)
+}
+
 /// Runs one attack with the ordinary client beside it.
 fn run_attack(
     options: &AttackOptions,
-    attack: &Attack,
+    attack: AnyAttack,
     plan: &LoadPlan,
-    before: &ClientFigures,
+    before: ClientFigures,
     pids: &[u32],
 ) -> Result<AttackReport, Failure> {
     let memory_before = procfs::total_rss(pids);
@@ -147,53 +220,38 @@ fn run_attack(
         let _ = sender.send(run_ordinary_client(&client));
     });
     let thread = thread.context("cannot start a thread")?;
-    let core = Core::for_client(1)?;
-    let inner = core.clone();
-    let target = AttackTarget {
-        authority: options.url.authority(),
-        path: options.url.target.clone(),
-        is_https: options.url.tls,
+    let peak = Rc::new(Cell::new(memory_before));
+    let sample_memory = {
+        let peak = peak.clone();
+        let pids = pids.to_vec();
+        move || peak.set(peak.get().max(procfs::total_rss(&pids)))
     };
-    let attack_copy = *attack;
-    let origin = Rc::new(plan.origins[0].clone());
-    let duration_ms = options.duration.as_millis() as u64;
-    let watched = pids.to_vec();
-    let attacked = core.run_until_end(async move {
-        let progress = Rc::new(AttackProgress::default());
-        let until_ms = inner.now().0 + duration_ms;
-        progress.running_attackers.set(attack_copy.connections);
-        let target = Rc::new(target);
-        for _ in 0..attack_copy.connections {
-            let attacker = Attacker {
-                core: inner.clone(),
-                attack: attack_copy,
-                target: target.clone(),
-                origin: origin.clone(),
-                progress: progress.clone(),
-                until_ms,
+    let effect = match attack {
+        AnyAttack::Tcp(attack) => attack_tcp(options, *attack, &plan.origins[0], sample_memory)?,
+        AnyAttack::Quic(attack) => {
+            let origin = attacker_origin(options)?;
+            let (ConnectAddress::Tcp(address), Some(tls)) = (&origin.address, &origin.tls) else {
+                return Err(Failure::new("HTTP/3 needs an https:// URL"));
             };
-            inner.spawn(attacker.run());
+            let target = target(options);
+            let interval = Duration::from_millis(MEMORY_SAMPLE_MS);
+            let duration = options.duration;
+            let progress = attack_quic(attack, target, *address, tls, duration, interval, sample_memory)?;
+            AttackEffect::from(&progress)
         }
-        let peak = Cell::new(memory_before);
-        while progress.running_attackers.get() > 0 {
-            inner.sleep(Millis(MEMORY_SAMPLE_MS)).await;
-            peak.set(peak.get().max(procfs::total_rss(&watched)));
-        }
-        (progress.outcomes.take(), progress.sent_bytes.get(), progress.connections.get(), peak.get())
-    });
-    let (ends, sent_bytes, connections, memory_peak) = attacked?;
+    };
     let during = receiver.recv().map_err(|_| "the client beside the attack panicked".to_string())?;
     thread.join().map_err(|_| "the client beside the attack panicked".to_string())?;
     Ok(AttackReport {
-        name: attack.name,
-        about: attack.about,
-        sent_bytes,
-        connections,
-        outcomes: ends,
-        before: before.clone(),
+        name: attack.name(),
+        about: attack.about(),
+        sent_bytes: effect.sent_bytes,
+        connections: effect.connections,
+        outcomes: effect.outcomes,
+        before,
         during,
         is_watched: !pids.is_empty(),
-        memory_bytes: memory_peak.saturating_sub(memory_before),
+        memory_bytes: peak.get().saturating_sub(memory_before),
         cpu_ns: procfs::read_usage(pids).since(&cpu_before).total_ns,
     })
 }
@@ -228,7 +286,7 @@ mod tests {
             server_pids: Vec::new(),
             is_forced: false,
         };
-        let origin = client_plan(&options, true).unwrap().origins[0].clone();
+        let origin = client_plan(&options, Version::Http2).unwrap().origins[0].clone();
         assert!(check_target(&options, &origin).unwrap_err().to_string().contains("--force"));
         options.is_forced = true;
         assert_eq!(check_target(&options, &origin), Ok(()));

@@ -64,8 +64,8 @@ pub fn stream_id(at: usize) -> u32 {
     (at as u32 * 2 + 1) & http2::frame::MAX_31_BITS
 }
 
-/// Encodes an HPACK integer (RFC 7541 section 5.1) with a prefix of `bits` after the bits of `first`.
-fn push_integer(out: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
+/// Encodes an integer of HPACK and QPACK (RFC 7541 section 5.1) with a prefix of `bits` after the bits of `first`.
+pub(super) fn push_integer(out: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
     let most = (1_usize << bits) - 1;
     if value < most {
         return out.push(first | value as u8);
@@ -79,8 +79,8 @@ fn push_integer(out: &mut Vec<u8>, first: u8, bits: u8, value: usize) {
     out.push(rest as u8);
 }
 
-/// Encodes an HPACK string without Huffman coding.
-fn push_string(out: &mut Vec<u8>, bytes: &[u8]) {
+/// Encodes a string of HPACK and QPACK without Huffman coding.
+pub(super) fn push_string(out: &mut Vec<u8>, bytes: &[u8]) {
     push_integer(out, 0, 7, bytes.len());
     out.extend_from_slice(bytes);
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bench::attack::attacks::{self, ATTACKS, Attack};
+use bench::attack::selection::AnyAttack;
 use bench::expectation::Expectation;
 use bench::job::{BenchJob, ComparedSide, OutputFiles, OutputFormat};
 use bench::plan::{Arrivals, ConnectOptions, LoadPlan, Pace};
@@ -72,6 +72,9 @@ struct AttackArguments {
     /// Only the attacks on HTTP/1
     #[arg(long, conflicts_with = "only")]
     http1: bool,
+    /// The attacks on HTTP/3 and QUIC instead
+    #[arg(long, conflicts_with_all = ["only", "http1"])]
+    http3: bool,
     /// List the attacks
     #[arg(long)]
     list: bool,
@@ -309,13 +312,19 @@ pub(crate) fn run_bench(arguments: &BenchArguments) -> Result<bool, Failure> {
 /// Runs `komainu bench attack`. Returns whether the server survives all attacks.
 fn run_attack(arguments: &AttackArguments) -> Result<bool, Failure> {
     let mut out = SanitizedOutput(io::stdout());
-    let chosen: Vec<Attack> = match arguments.only.as_slice() {
-        [] => ATTACKS.iter().filter(|attack| !(arguments.http1 && attack.is_http2)).copied().collect(),
-        names => names.iter().map(|name| attacks::find(name).copied()).collect::<Result<_, _>>()?,
+    let is_chosen = |attack: &AnyAttack| match attack.version() {
+        Version::Http3 => arguments.http3 || arguments.list && !arguments.http1,
+        Version::Http2 => !arguments.http3 && !arguments.http1,
+        _ => !arguments.http3,
+    };
+    let chosen: Vec<AnyAttack> = match arguments.only.as_slice() {
+        [] => AnyAttack::all().filter(is_chosen).collect(),
+        names => names.iter().map(|name| AnyAttack::find(name)).collect::<Result<_, _>>()?,
     };
     let Some(url) = arguments.url.as_deref().filter(|_| !arguments.list) else {
         for attack in chosen {
-            writeln!(out, "{:<22} {}", attack.name, attack.about).context("cannot print")?;
+            let mark = if attack.version() == Version::Http3 { " (--http3)" } else { "" };
+            writeln!(out, "{:<24} {}{mark}", attack.name(), attack.about()).context("cannot print")?;
         }
         return Ok(true);
     };
@@ -333,7 +342,7 @@ fn run_attack(arguments: &AttackArguments) -> Result<bool, Failure> {
     };
     let selftest = attack::run::run(&options, &chosen, |attack| {
         if !arguments.quiet {
-            let _ = writeln!(io::stderr(), "{}: {}", attack.name, attack.about);
+            let _ = writeln!(io::stderr(), "{}: {}", attack.name(), attack.about());
         }
     })?;
     match arguments.json {

@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 
 use crate::bounds::{Client, bytes, hold, resident_bytes, work};
 use crate::rig::{Folder, Rig, as_we_are, komainu, text};
-use bench::attack::attacks::{self, AttackTurn};
+use bench::attack::attacks::{ATTACKS, AttackTurn};
 use bench::attack::wire::*;
 
 /// Concurrent streams that the server allows.
@@ -88,7 +88,7 @@ fn ended_with(bytes: &[u8]) -> Option<u8> {
 
 /// Attacks on one connection until the server ends it, and returns all that the server sent.
 fn until_ended(rig: &Rig, name: &str) -> Vec<u8> {
-    let attack = attacks::find(name).unwrap();
+    let attack = ATTACKS.iter().find(|attack| attack.name == name).unwrap();
     let target = target("/small");
     let mut stream = rig.connect();
     let mut reply = Vec::new();

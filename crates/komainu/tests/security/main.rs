@@ -11,6 +11,7 @@ mod rig;
 mod beside;
 mod h2;
 mod http1;
+mod quic;
 mod sockets;
 mod tls;
 mod work;

@@ -1,0 +1,82 @@
+//! `komainu bench attack --http3` against the real binary.
+
+use crate::bounds::resident_bytes;
+use crate::rig::{Folder, Rig, as_we_are, komainu, text};
+
+/// Memory that one attack may cost the server, with what its allocator keeps.
+const GROWTH_BYTES_MAX: u64 = 64 << 20;
+
+fn server() -> Rig {
+    let folder = Folder::new();
+    folder.certify().write("www/file", "f".repeat(20_000));
+    folder.write(
+        "komainu.toml",
+        format!(
+            r#"
+            listen = {{ address = "127.0.0.1:0", tls = true }}
+            threads = 1
+            tls.default = {{ certificate = "cert.pem", key = "key.pem" }}
+            {}
+            [[route]]
+            files = "www"
+            "#,
+            as_we_are()
+        ),
+    );
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    Rig::start(command, folder)
+}
+
+fn attack(arguments: &[&str]) -> std::process::Output {
+    komainu().args(["bench", "attack", "-k", "--quiet"]).args(arguments).output().unwrap()
+}
+
+#[test]
+fn server_serves_others_during_all_attacks_over_quic() {
+    let mut rig = server();
+    let url = format!("https://{}/file", rig.listens);
+    let run = |arguments: &[&str]| {
+        let output = attack(&[arguments, &["--json", &url]].concat());
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        report["attacks"].as_array().cloned().unwrap_or_else(|| panic!("{}", text(&output.stderr)))
+    };
+    let attacks = run(&["--http3", "-d", "500ms"]);
+    assert_eq!(attacks.len(), bench::attack::quic_attacks::QUIC_ATTACKS.len());
+    for (attack, defined) in attacks.iter().zip(bench::attack::quic_attacks::QUIC_ATTACKS) {
+        assert_eq!(attack["attack"], defined.name);
+        assert!(attack["sent_bytes"].as_u64() > Some(1_000), "{attack}");
+        // On a busy machine the time may be too short for a response.
+        let is_answered = |attack: &serde_json::Value| attack["during"]["responses"].as_u64() > Some(0);
+        if !is_answered(attack) {
+            let again = run(&["--only", defined.name, "-d", "5s"]);
+            assert!(is_answered(&again[0]), "{}", again[0]);
+        }
+        assert!(attack["memory_bytes"].as_u64() < Some(GROWTH_BYTES_MAX), "{attack}");
+        let connections = attack["connections"].as_u64().unwrap();
+        assert!(
+            connections > 0 || ["quic-version-flood", "quic-garbage"].contains(&defined.name),
+            "{attack}"
+        );
+    }
+    let find = |name: &str| attacks.iter().find(|attack| attack["attack"] == name).unwrap();
+    assert!(find("h3-priority-update-flood")["connection_close"]["H3_EXCESSIVE_LOAD"].as_u64() > Some(0));
+    assert_eq!(find("h3-zero-window")["open"], find("h3-zero-window")["connections"]);
+    assert!(find("quic-version-flood")["replies"]["Version Negotiation"].as_u64() > Some(0));
+    assert!(find("quic-handshake-flood")["replies"].as_object().unwrap().values().any(|count| *count != 0));
+    assert!(resident_bytes(&rig) > 0 && rig.child.try_wait().unwrap().is_none(), "the server is alive");
+}
+
+#[test]
+fn attacks_over_quic_are_listed_and_need_tls() {
+    let list = text(&attack(&["--list"]).stdout);
+    assert!(list.contains("h3-rapid-reset") && list.contains("rapid-reset "), "{list}");
+    let marked = list.lines().filter(|line| line.ends_with("(--http3)"));
+    assert_eq!(marked.count(), bench::attack::quic_attacks::QUIC_ATTACKS.len());
+    let alone = text(&attack(&["--list", "--http3"]).stdout);
+    assert!(alone.lines().all(|line| line.ends_with("(--http3)")), "{alone}");
+    let clear = attack(&["--http3", "http://127.0.0.1:1/"]);
+    assert!(text(&clear.stderr).contains("HTTP/3 needs an https:// URL"), "{}", text(&clear.stderr));
+    let foreign = attack(&["--http3", "https://192.0.2.1/"]);
+    assert!(text(&foreign.stderr).contains("--force"), "{}", text(&foreign.stderr));
+}
