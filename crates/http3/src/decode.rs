@@ -246,6 +246,10 @@ impl QpackDecoder {
     ) -> Result<(), &'static str> {
         let mut rest = lines;
         while let [first, ..] = rest {
+            // The request is refused whatever follows, and no later section depends on it.
+            if block.is_too_large {
+                break;
+            }
             rest = match first {
                 // Indexed field line.
                 0x80.. => {

@@ -116,6 +116,18 @@ fn invalid_instructions_and_sections_end_the_connection() {
     }
 }
 
+/// Fields over the limits cost no time; HPACK has to read them for its table.
+#[test]
+fn rest_of_a_section_over_the_limits_is_not_read() {
+    let mut decoder = QpackDecoder::new(220);
+    let mut block = FieldBlock::default();
+    // Lines with `:path: /`, then one outside the static table.
+    let lines = |count: usize| [&[0, 0][..], &vec![0xc1; count], &[0xff, 0xff, 0x01]].concat();
+    assert!(decoder.decode(0, &lines(9), &mut block, &Limits::default()).is_err());
+    let outcome = decoder.decode(4, &lines(10_000), &mut block, &Limits::default()).unwrap();
+    assert!(outcome == SectionOutcome::Done && block.is_too_large);
+}
+
 #[test]
 fn section_waits_for_entries_that_have_not_arrived() {
     let mut decoder = QpackDecoder::new(220);
