@@ -3,8 +3,9 @@
 use crate::bounds::resident_bytes;
 use crate::rig::{Folder, Rig, as_we_are, komainu, text};
 
-/// Memory that one attack may cost the server, with what its allocator keeps.
-const GROWTH_BYTES_MAX: u64 = 64 << 20;
+/// Memory that one attack may cost the server: 4 MiB for each of 50 connections (docs/http3.md), and what the
+/// allocator keeps.
+const GROWTH_BYTES_MAX: u64 = 256 << 20;
 
 fn server() -> Rig {
     let folder = Folder::new();
