@@ -82,14 +82,14 @@ pub(super) fn connect_socket(server: SocketAddr) -> Result<UdpSocket, Failure> {
 }
 
 /// Request stream on which more may be sent.
-struct RequestStream {
+struct AttackRequest {
     id: StreamId,
     unsent: Vec<u8>,
     ending: RequestEnding,
 }
 
 /// An established or beginning connection.
-struct OpenConnection {
+struct AttackConnection {
     socket: UdpSocket,
     endpoint: Endpoint,
     handle: ConnectionHandle,
@@ -97,7 +97,7 @@ struct OpenConnection {
     began: Instant,
     is_connected: bool,
     own: Vec<(StreamId, Vec<u8>)>,
-    requests: Vec<RequestStream>,
+    requests: Vec<AttackRequest>,
     /// Streams whose bytes were given to QUIC: they are reset when these were sent.
     resets: Vec<StreamId>,
     queue: VecDeque<QuicAction>,
@@ -105,11 +105,11 @@ struct OpenConnection {
     next_turn: Instant,
     /// Whether the connection stays as it is from now on.
     holds: bool,
-    end: Option<ConnectionEnd>,
+    end: Option<AttackConnectionEnd>,
 }
 
 /// The way in which a connection ended.
-enum ConnectionEnd {
+enum AttackConnectionEnd {
     Lost(ConnectionError),
     /// Nothing listens on the port.
     Unreachable,
@@ -125,7 +125,7 @@ pub(super) struct QuicAttacker<'a> {
     server_name: String,
     config: ClientConfig,
     progress: &'a AttackProgress,
-    connection: Option<Box<OpenConnection>>,
+    connection: Option<Box<AttackConnection>>,
     next_connect: Instant,
 }
 
@@ -188,7 +188,7 @@ impl<'a> QuicAttacker<'a> {
         if connection.end.is_some() || is_late {
             let end = connection.end.take();
             self.next_connect =
-                now + if matches!(end, Some(ConnectionEnd::Left)) { Duration::ZERO } else { PAUSE };
+                now + if matches!(end, Some(AttackConnectionEnd::Left)) { Duration::ZERO } else { PAUSE };
             count_end(end, &mut self.progress.outcomes.borrow_mut());
             self.connection = None;
         }
@@ -202,12 +202,12 @@ impl<'a> QuicAttacker<'a> {
         }
     }
 
-    fn connect(&self, now: Instant) -> Result<OpenConnection, Failure> {
+    fn connect(&self, now: Instant) -> Result<AttackConnection, Failure> {
         let socket = connect_socket(self.server)?;
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, false, None);
         let connected = endpoint.connect(now, self.config.clone(), self.server, &self.server_name);
         let (handle, quic) = connected.map_err(Failure::new)?;
-        Ok(OpenConnection {
+        Ok(AttackConnection {
             socket,
             endpoint,
             handle,
@@ -227,11 +227,11 @@ impl<'a> QuicAttacker<'a> {
 }
 
 /// Counts how a connection ended; `None` for a handshake that was not answered in time.
-fn count_end(end: Option<ConnectionEnd>, outcomes: &mut ConnectionOutcomes) {
+fn count_end(end: Option<AttackConnectionEnd>, outcomes: &mut ConnectionOutcomes) {
     match end {
-        Some(ConnectionEnd::Left) => outcomes.left += 1,
-        None | Some(ConnectionEnd::Unreachable) => outcomes.refused += 1,
-        Some(ConnectionEnd::Lost(error)) => match error {
+        Some(AttackConnectionEnd::Left) => outcomes.left += 1,
+        None | Some(AttackConnectionEnd::Unreachable) => outcomes.refused += 1,
+        Some(AttackConnectionEnd::Lost(error)) => match error {
             ConnectionError::ConnectionClosed(close)
                 if close.error_code == TransportErrorCode::CONNECTION_REFUSED =>
             {
@@ -257,7 +257,7 @@ fn code_name(code: VarInt) -> String {
     }
 }
 
-impl OpenConnection {
+impl AttackConnection {
     fn receive(&mut self, now: Instant) -> bool {
         let mut buffer = [0; DATAGRAM_BYTES];
         let mut received = 0;
@@ -273,7 +273,7 @@ impl OpenConnection {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && !self.is_connected => {
-                    self.end = Some(ConnectionEnd::Unreachable);
+                    self.end = Some(AttackConnectionEnd::Unreachable);
                     break;
                 }
                 Err(_) => break,
@@ -298,7 +298,7 @@ impl OpenConnection {
                     }
                 }
                 Event::ConnectionLost { reason } if self.end.is_none() => {
-                    self.end = Some(ConnectionEnd::Lost(reason));
+                    self.end = Some(AttackConnectionEnd::Lost(reason));
                 }
                 Event::Stream(StreamEvent::Opened { dir }) => {
                     while let Some(id) = self.quic.streams().accept(dir) {
@@ -391,12 +391,12 @@ impl OpenConnection {
                 let Some(id) = self.quic.streams().open(Dir::Bi) else {
                     return Ok(Some(QuicAction::Request(bytes, ending)));
                 };
-                self.requests.push(RequestStream { id, unsent: bytes, ending });
+                self.requests.push(AttackRequest { id, unsent: bytes, ending });
             }
             QuicAction::Refill(bytes) => {
                 while self.requests.len() < STREAMS {
                     let Some(id) = self.quic.streams().open(Dir::Bi) else { break };
-                    self.requests.push(RequestStream {
+                    self.requests.push(AttackRequest {
                         id,
                         unsent: bytes.clone(),
                         ending: RequestEnding::Open,
@@ -413,7 +413,7 @@ impl OpenConnection {
                         return Ok(Some(QuicAction::Flood { start, more }));
                     };
                     let unsent = [start, more].concat();
-                    self.requests.push(RequestStream { id, unsent, ending: RequestEnding::Open });
+                    self.requests.push(AttackRequest { id, unsent, ending: RequestEnding::Open });
                 }
             },
             QuicAction::Own(stream, bytes) => {
@@ -435,7 +435,7 @@ impl OpenConnection {
                 self.transmit(progress, now);
                 let code = VarInt::from_u32(Http3Code::NO_ERROR.0 as u32);
                 self.quic.close(now, code, Bytes::new());
-                self.end = Some(ConnectionEnd::Left);
+                self.end = Some(AttackConnectionEnd::Left);
             }
             // These need no connection.
             QuicAction::Initials(_) | QuicAction::Datagram(_) => {}
@@ -445,7 +445,7 @@ impl OpenConnection {
 
     /// Gives QUIC the bytes that flow control allows, and ends the streams that are complete.
     fn write(&mut self) {
-        let OpenConnection { quic, own, requests, resets, .. } = self;
+        let AttackConnection { quic, own, requests, resets, .. } = self;
         for (id, unsent) in own {
             // The server may have stopped it, which is an error of the connection.
             let written =
