@@ -16,6 +16,6 @@ mod client;
 pub use client::{Http3Client, Http3Event, Http3Options};
 
 pub(crate) use acknowledgements::{Acknowledgements, CountingFactory};
-pub(crate) use connection::{H3Connection, RequestStream, SEND_WINDOW_BYTES, var_int};
+pub(crate) use connection::{H3Connection, RequestStream, SEND_WINDOW_BYTES, stream_id, var_int};
 pub(crate) use event::Received;
 pub(crate) use tls_session::{QUIC_VERSION, changed_keys, initial_keys, next_keys};

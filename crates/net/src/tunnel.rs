@@ -112,6 +112,11 @@ impl TunnelEnd<'_> {
         }
     }
 
+    /// Whether the other end reads nothing more, although it may still send.
+    fn is_stopped(&self) -> bool {
+        matches!(self, TunnelEnd::Stream(stream) if stream.is_send_closed())
+    }
+
     /// Returns the events to wait for; `is_behind` means that data for this end is buffered.
     fn interest(&self, reads: bool, is_behind: bool) -> Interest {
         match self {
@@ -161,8 +166,11 @@ pub async fn tunnel(
         }
         let moved_up = !up.end_forwarded
             && match transfer_from_client(exchange, &mut other, &mut up, &mut out) {
-                // `other` has ended and reads nothing more; data that it sent before is still delivered.
-                result if down.ended && (result.is_err() || !up.end_forwarded && other.is_gone()) => {
+                // `other` reads nothing more; data that it has sent is still delivered.
+                result
+                    if down.ended && (result.is_err() || !up.end_forwarded && other.is_gone())
+                        || other.is_stopped() =>
+                {
                     exchange.abort_tunnel();
                     (up, out) = (Direction { ended: true, end_forwarded: true }, OutputBuffer::default());
                     false

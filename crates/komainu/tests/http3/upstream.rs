@@ -178,6 +178,10 @@ fn websocket_crosses_an_http3_upstream() {
         std::io::Read::read_exact(&mut stream, &mut back).unwrap();
         assert!(back == text.as_bytes());
     }
+    // What the server has sent before it closed arrives, and then the end.
+    stream.write_all(b"bye").unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(rig::read_to_close(&mut stream), b"bye");
 }
 
 #[test]

@@ -5,8 +5,10 @@ use std::time::Duration;
 use http::{Head, Reject, Status};
 use http3::Http3Code;
 
-use crate::h3::{H3Connection, Received, RequestStream};
-use crate::mux::{AbortReason, MuxEvent, MuxProtocol, ResetReason, StreamRequest, convert_extended_connect};
+use crate::h3::{H3Connection, Received, RequestStream, stream_id};
+use crate::mux::{
+    AbortReason, MuxEvent, MuxProtocol, ResetReason, StreamPriority, StreamRequest, convert_extended_connect,
+};
 use times::Millis;
 
 /// Interval of checks for heads that are overdue.
@@ -18,7 +20,11 @@ impl H3Connection {
     /// Translates an event for the tasks of requests; `None` if they need not know.
     pub(super) fn event(&mut self, received: Received) -> Option<MuxEvent<'static>> {
         Some(match received {
-            Received::Head { id, ended } => MuxEvent::Request(id, self.take_request(ended, None)),
+            Received::Head { id, ended } => {
+                let request = self.take_request(ended, None);
+                self.set_priority(id, request.priority);
+                MuxEvent::Request(id, request)
+            }
             // The rest of such a request is dropped.
             Received::Refused(id, reject) => MuxEvent::Request(id, self.take_request(true, Some(reject))),
             Received::End(id, trailers) => MuxEvent::End(id, trailers),
@@ -27,13 +33,24 @@ impl H3Connection {
                 MuxEvent::Reset(id, AbortReason::Error(error.code.text(), error.reason))
             }
             Received::Writable(id) => MuxEvent::Writable(Some(id)),
-            Received::Priority(id, priority) => MuxEvent::Priority(id, priority),
+            Received::Priority(id, priority) => {
+                self.set_priority(id, priority);
+                MuxEvent::Priority(id, priority)
+            }
             Received::GoAway(_) => {
                 self.is_peer_leaving = true;
                 return None;
             }
             Received::Data(..) | Received::Settings | Received::StreamsAvailable => return None,
         })
+    }
+
+    /// Lets QUIC send what it has of more urgent responses first.
+    fn set_priority(&mut self, id: u32, priority: StreamPriority) {
+        if self.requests.contains_key(&id) {
+            // Fails if the client has stopped the stream.
+            let _ = self.quic.send_stream(stream_id(id)).set_priority(-i32::from(priority.urgency));
+        }
     }
 
     fn take_request(&mut self, ended: bool, rejection: Option<Reject>) -> Box<StreamRequest> {
