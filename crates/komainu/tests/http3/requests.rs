@@ -136,3 +136,21 @@ fn metrics_count_requests_by_protocol() {
         text.lines().any(|line| line == "komainu_protocol_requests_total{protocol=\"HTTP/3\"} 3")
     });
 }
+
+#[test]
+fn urgent_responses_are_sent_first() {
+    let rig = serve_with("", "[[site.route]]\nfiles = \"www\"", |folder| {
+        folder.write("www/large.bin", vec![b'x'; 8_000_000]);
+    });
+    for (first, second) in [("u=7", "u=0"), ("u=0", "u=7")] {
+        let mut client = connect(&rig);
+        let ids = [first, second]
+            .map(|urgency| (urgency, client.send("GET", "/large.bin", &[A, ("priority", urgency)], b"")));
+        let mut whole = None;
+        client.drive("a whole response", |client| {
+            whole = ids.iter().find(|(_, id)| client.response(*id).content.len() == 8_000_000).copied();
+            whole.is_some()
+        });
+        assert_eq!(whole.unwrap().0, "u=0", "asked for {first} and then {second}");
+    }
+}

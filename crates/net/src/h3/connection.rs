@@ -36,6 +36,8 @@ const GIVEN_UP_CREDIT_MAX: u32 = 2_000;
 const PACKET_OVERHEAD_BYTES: u64 = 60;
 /// Time for which the end of a connection waits for acknowledgements of its last data.
 const LAST_DATA_TIME: Duration = Duration::from_secs(2);
+/// Urgency of responses whose clients do not name one (RFC 9218 section 4.1).
+const DEFAULT_URGENCY: u8 = 3;
 /// Estimated memory of a stream in QUIC and here.
 const STREAM_BYTES: usize = 1024;
 
@@ -55,6 +57,8 @@ pub(crate) struct RequestStream {
     pub(crate) is_paused: bool,
     /// Whether the receiving side is closed, because the peer has ended or reset it.
     pub(crate) is_closed: bool,
+    /// Urgency of what this side sends, as of RFC 9218: 0 is the most urgent.
+    pub(crate) urgency: u8,
     /// Small frames that were collected.
     collected: Vec<u8>,
     /// Frames that QUIC has not accepted.
@@ -78,6 +82,7 @@ impl RequestStream {
             unread_bytes: 0,
             is_paused: false,
             is_closed: false,
+            urgency: DEFAULT_URGENCY,
             collected: Vec::new(),
             unsent: VecDeque::new(),
             ends: false,
@@ -127,6 +132,8 @@ pub(crate) struct H3Connection {
     pub(crate) http: Http3,
     pub(crate) requests: HashMap<u32, RequestStream>,
     pub(crate) unidirectional: HashMap<StreamId, UnidirectionalStream>,
+    /// Request streams that have room again, and were not used since.
+    pub(super) writable: Vec<u32>,
     /// Streams that may have data.
     pub(crate) readable: VecDeque<StreamId>,
     /// Events of the control stream that were not passed on.
@@ -175,6 +182,7 @@ impl H3Connection {
             http,
             requests: HashMap::new(),
             unidirectional: HashMap::new(),
+            writable: Vec::new(),
             readable: VecDeque::new(),
             control_events: VecDeque::new(),
             own: [None; OwnStream::ALL.len()],

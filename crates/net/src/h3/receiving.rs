@@ -34,7 +34,7 @@ impl H3Connection {
                 self.readable.pop_front();
                 continue;
             }
-            let Some(event) = self.quic.poll() else { return Ok(None) };
+            let Some(event) = self.quic.poll() else { return Ok(self.next_writable()) };
             match event {
                 Event::Stream(event) => {
                     if let Some(event) = self.take_stream_event(event) {
@@ -48,6 +48,20 @@ impl H3Connection {
                 | Event::DatagramsUnblocked => {}
             }
         }
+    }
+
+    /// Passes frames to QUIC on the streams that have room again, the most urgent first, which QUIC does not do itself.
+    fn next_writable(&mut self) -> Option<Received> {
+        let requests = &self.requests;
+        let urgency = |number: &u32| requests.get(number).map(|stream| (stream.urgency, *number));
+        self.writable.sort_unstable_by_key(|number| std::cmp::Reverse(urgency(number)));
+        while let Some(number) = self.writable.pop() {
+            self.flush_request(number);
+            if !self.is_blocked(number) {
+                return Some(Received::Writable(number));
+            }
+        }
+        None
     }
 
     fn take_stream_event(&mut self, event: StreamEvent) -> Option<Received> {
@@ -72,8 +86,8 @@ impl H3Connection {
             }
             StreamEvent::Writable { id } => {
                 let number = u32::try_from(id.index()).ok().filter(|_| id.dir() == Dir::Bi)?;
-                self.flush_request(number);
-                (!self.is_blocked(number)).then_some(Received::Writable(number))
+                self.writable.push(number);
+                None
             }
             StreamEvent::Stopped { id, .. } => {
                 let number = u32::try_from(id.index()).ok().filter(|_| id.dir() == Dir::Bi)?;

@@ -47,7 +47,8 @@ impl H3Connection {
 
     /// Lets QUIC send what it has of more urgent responses first.
     fn set_priority(&mut self, id: u32, priority: StreamPriority) {
-        if self.requests.contains_key(&id) {
+        if let Some(stream) = self.requests.get_mut(&id) {
+            stream.urgency = priority.urgency;
             // Fails if the client has stopped the stream.
             let _ = self.quic.send_stream(stream_id(id)).set_priority(-i32::from(priority.urgency));
         }
