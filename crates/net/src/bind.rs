@@ -93,7 +93,7 @@ pub struct Listener {
     sockets: Vec<Arc<ListeningSocket>>,
     /// UDP sockets for HTTP/3, if it is allowed.
     datagrams: Vec<Arc<QuicUdpSocket>>,
-    /// Those of before HTTP/3 was switched off; connections may still use them.
+    /// UDP sockets of before HTTP/3 was switched off; connections may still use them.
     closed_datagrams: Vec<Weak<QuicUdpSocket>>,
     /// The sockets of a UDP address.
     relayed_datagrams: Vec<Arc<DatagramSocket>>,

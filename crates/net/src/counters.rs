@@ -55,12 +55,11 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns the requests answered over HTTP/1, HTTP/2 and HTTP/3.
+    /// Returns the number of requests answered over HTTP/1.
     #[must_use]
-    pub fn requests_by_protocol(&self) -> [(&'static str, u64); 3] {
-        let (http2, http3) = (self.http2_requests.value(), self.http3_requests.value());
-        // A request is counted in both counters, one after the other.
-        let http1 = self.requests.value().saturating_sub(http2 + http3);
-        [("HTTP/1", http1), ("HTTP/2", http2), ("HTTP/3", http3)]
+    pub fn http1_requests(&self) -> u64 {
+        // Others are counted twice, one after the other.
+        let others = self.http2_requests.value() + self.http3_requests.value();
+        self.requests.value().saturating_sub(others)
     }
 }

@@ -190,7 +190,7 @@ fn receive<S: Service>(engine: &Engine<S>, door: &RelayDoor, source: &Source) ->
     false
 }
 
-/// What is received in a turn of the task.
+/// A turn of the task, in which datagrams are received.
 struct Turn<'t, S> {
     engine: &'t Engine<S>,
     endpoint: &'t Rc<DatagramEndpoint>,

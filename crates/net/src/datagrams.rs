@@ -4,7 +4,7 @@
 //! of the listening socket ([`crate::datagram_listener`]) receives from clients and sends to servers at once;
 //! the session's own task chooses the server, receives its answers and knows when the session ends. Nothing is
 //! queued but the datagrams of a session without a server: those for which a socket has no room are dropped.
-//! Which server is chosen, and what a session is counted as, is not known here.
+//! The choice of a server, and what a session is counted as, are not known here.
 
 mod drops;
 mod link;

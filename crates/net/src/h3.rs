@@ -4,6 +4,7 @@
 //! sockets, which many connections share, are those of [`crate::quic`].
 
 mod acknowledgements;
+mod transport;
 mod event;
 mod connection;
 mod receiving;
@@ -19,3 +20,6 @@ pub(crate) use acknowledgements::{Acknowledgements, CountingFactory};
 pub(crate) use connection::{H3Connection, RequestStream, SEND_WINDOW_BYTES, stream_id, var_int};
 pub(crate) use event::Received;
 pub(crate) use tls_session::{QUIC_VERSION, changed_keys, initial_keys, next_keys};
+pub(crate) use transport::{
+    QuicClock, RECEIVE_BUFFERS, SEGMENTS_MAX, TURN_BYTES_MAX, UNIDIRECTIONAL_STREAMS_MAX, for_each_packet,
+};

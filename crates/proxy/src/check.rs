@@ -7,7 +7,7 @@ use net::{Core, HeldBuffers, MuxLinkOptions, MuxRequest, proxy_protocol};
 use times::Millis;
 
 use crate::cgi_side::CgiSide;
-use crate::dial::{Connected, dial_any};
+use crate::dial::{Connected, DialOptions, dial_any};
 use crate::failure::AttemptFailure;
 use crate::options::{CgiProtocol, GroupOptions, HealthCheck, UpstreamProtocol};
 use crate::shared::Upstream;
@@ -31,7 +31,9 @@ pub(crate) async fn probe(
     if let Some(version) = options.proxy_protocol {
         proxy_protocol::write(&mut preface, version, None);
     }
-    let connected = match dial_any(core, options, server, upstream, (0, &preface), deadline).await {
+    let is_shared = options.servers[server].shares_connections();
+    let how = DialOptions { first_address: 0, preface: &preface, is_shared };
+    let connected = match dial_any(core, options, server, upstream, &how, deadline).await {
         Ok(connected) => connected,
         Err(AttemptFailure::ResourcesExhausted) => return None,
         Err(failure) => return Some(Err(failure)),

@@ -28,10 +28,10 @@ pub const SOCKET_FORBIDDEN: &str = "the upstream's socket may not be opened";
 pub(crate) struct DialOptions<'d> {
     /// Index of the address to try first, if there are several.
     pub(crate) first_address: usize,
-    /// Bytes sent before anything else, such as a PROXY protocol header.
+    /// Bytes sent before anything else, such as a PROXY protocol header; not over HTTP/3.
     pub(crate) preface: &'d [u8],
-    /// Whether HTTP/2 is required.
-    pub(crate) http2: bool,
+    /// Whether requests will share the connection, so that HTTP/2 or HTTP/3 is required.
+    pub(crate) is_shared: bool,
 }
 
 /// Connects to a server: resolves the name, tries the addresses, sends the preface, performs the TLS
@@ -44,7 +44,7 @@ pub(crate) async fn dial(
     dial_options: &DialOptions<'_>,
     deadline: Moment,
 ) -> Result<(Link, Option<SocketAddr>), AttemptFailure> {
-    let &DialOptions { first_address: turn, preface, http2 } = dial_options;
+    let &DialOptions { first_address: turn, preface, is_shared: http2 } = dial_options;
     let (mut stream, address) = match (&options.servers[server].address, &upstream.addresses) {
         (UpstreamAddress::Tcp { .. }, Some(names)) => {
             let connect = async |address, until| {
@@ -101,20 +101,17 @@ impl Connected {
     }
 }
 
-/// Connects to a server over its protocol. `first_address` and `preface` are as of [`DialOptions`]; HTTP/3 has no
-/// preface.
+/// Connects to a server like [`dial`], or over QUIC if requests share connections of HTTP/3.
 pub(crate) async fn dial_any(
     core: &Core,
     options: &GroupOptions,
     server: usize,
     upstream: &Upstream,
-    (first_address, preface): (usize, &[u8]),
+    dial_options: &DialOptions<'_>,
     deadline: Moment,
 ) -> Result<Connected, AttemptFailure> {
     if options.servers[server].protocol != UpstreamProtocol::Http3 {
-        let http2 = options.servers[server].shares_connections();
-        let how = DialOptions { first_address, preface, http2 };
-        let (link, address) = dial(core, options, server, upstream, &how, deadline).await?;
+        let (link, address) = dial(core, options, server, upstream, dial_options, deadline).await?;
         return Ok(Connected::Link(link, address));
     }
     let (Some(names), Some(tls)) = (&upstream.addresses, &upstream.tls_shared) else {
@@ -123,8 +120,9 @@ pub(crate) async fn dial_any(
     let http = Http3Options { head: options.head_limits(), ..Http3Options::default() };
     let connect =
         async |address, until| Http3Client::connect(core, address, tls, &http, until).await.map_err(failure);
+    let first = dial_options.first_address;
     let (client, address) =
-        connect_any(core, names, options.resolve_interval, first_address, deadline, connect).await?;
+        connect_any(core, names, options.resolve_interval, first, deadline, connect).await?;
     Ok(Connected::Http3(Box::new(client), address))
 }
 

@@ -19,12 +19,12 @@ use crate::counts::UpstreamCounters;
 use crate::dial::{ConcurrentTask, DialOptions, dial, dial_any, run_concurrently};
 use crate::failure::AttemptFailure;
 use crate::health::ServerState;
+use crate::mux_pool::MuxPool;
 use crate::options::{RouteOptions, UpstreamAddress};
 use crate::pool::{CorePool, InUse};
 use crate::retry::RetryBudget;
 use crate::selection::{Balancer, Requester, Selection};
 use crate::shared::GroupShared;
-use crate::shared_pool::SharedPool;
 use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnection, buffer_pool};
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
@@ -120,7 +120,7 @@ pub(crate) struct GroupState {
     /// Pool of each server.
     pools: Vec<Rc<CorePool>>,
     /// HTTP/2 connections to each server; empty for servers with other protocols.
-    shared_pools: Vec<SharedPool>,
+    mux_pools: Vec<MuxPool>,
     /// Counters of each server on this core.
     pub(crate) counters: Vec<Arc<UpstreamCounters>>,
     /// Display name of each server.
@@ -162,7 +162,7 @@ impl Group {
             error_sinks: report.iter().flat_map(|to| shown.iter().map(|one| sink(to, one))).collect(),
             report,
             pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
-            shared_pools: shared.servers.iter().map(|_| SharedPool::new(core, options)).collect(),
+            mux_pools: shared.servers.iter().map(|_| MuxPool::new(core, options)).collect(),
             counters: shared.servers.iter().map(|server| server.counter_sets.take()).collect(),
             display_names: shown,
             buffers: buffer_pool(core.memory()),
@@ -190,7 +190,7 @@ impl Group {
     /// Returns the number of connections to a server that this core keeps.
     #[must_use]
     pub fn kept_count(&self, server: usize) -> usize {
-        self.0.pools[server].len() + self.0.shared_pools[server].len()
+        self.0.pools[server].len() + self.0.mux_pools[server].len()
     }
 }
 
@@ -295,7 +295,8 @@ impl GroupState {
         if let Some(version) = options.proxy_protocol {
             proxy_protocol::write(&mut preface, version, requester.endpoints());
         }
-        let how = DialOptions { first_address: self.next_address_index(), preface: &preface, http2: false };
+        let how =
+            DialOptions { first_address: self.next_address_index(), preface: &preface, is_shared: false };
         // Boxed because it is rarely needed and would enlarge the future of every request.
         let dialling = Box::pin(dial(&self.core, options, server, upstream, &how, deadline));
         let since_us = self.core.now_us();
@@ -314,7 +315,7 @@ impl GroupState {
         request: &MuxRequest<'_>,
         deadline: Moment,
     ) -> Result<MuxRequestStream, AttemptFailure> {
-        let pool = &self.shared_pools[server];
+        let pool = &self.mux_pools[server];
         let needs_connect = request.protocol.is_some();
         loop {
             if let Some(stream) = pool.request(request) {
@@ -338,7 +339,7 @@ impl GroupState {
         server: usize,
         deadline: Moment,
     ) -> Result<bool, AttemptFailure> {
-        let pool = &self.shared_pools[server];
+        let pool = &self.mux_pools[server];
         for _ in 0..CONNECT_SUPPORT_DIALS_MAX {
             if let Some(connects) = pool.supports_connect() {
                 return Ok(connects);
@@ -357,11 +358,11 @@ impl GroupState {
     async fn dial_shared(&self, server: usize, deadline: Moment) -> Result<(), AttemptFailure> {
         let options = &self.shared.options;
         let upstream = &self.shared.servers[server];
-        let first = self.next_address_index();
+        let how = DialOptions { first_address: self.next_address_index(), preface: b"", is_shared: true };
         let since_us = self.core.now_us();
-        let connected = dial_any(&self.core, options, server, upstream, (first, b""), deadline).await?;
+        let connected = dial_any(&self.core, options, server, upstream, &how, deadline).await?;
         self.counters[server].connect.observe(self.core.now_us() - since_us);
-        self.shared_pools[server].add(connected);
+        self.mux_pools[server].add(connected);
         Ok(())
     }
 
@@ -482,7 +483,7 @@ async fn sweep(inner: Weak<GroupState>, core: Core) {
             pool.sweep(inner.shared.options.keep_alive.idle_max as usize, |rested| {
                 !down && inner.has_current_address(server, rested)
             });
-            inner.shared_pools[server].sweep(|address| !down && inner.is_address_of_server(server, address));
+            inner.mux_pools[server].sweep(|address| !down && inner.is_address_of_server(server, address));
         }
     }
 }

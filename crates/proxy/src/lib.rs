@@ -34,7 +34,7 @@ mod pool;
 mod shared;
 mod group_reload;
 mod dial;
-mod shared_pool;
+mod mux_pool;
 mod upstream_request;
 mod check;
 mod replay_buffer;

@@ -167,7 +167,7 @@ impl Group {
                 proxy_protocol::write(&mut header, version, client.endpoints());
             }
             let how =
-                DialOptions { first_address: group.next_address_index(), preface: &header, http2: false };
+                DialOptions { first_address: group.next_address_index(), preface: &header, is_shared: false };
             let since_us = group.core.now_us();
             let upstream = &group.shared.servers[server];
             let dialled = dial(&group.core, &group.shared.options, server, upstream, &how, deadline).await;

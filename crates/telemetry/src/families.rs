@@ -344,10 +344,13 @@ fn server(gauges: &Gauges) -> Vec<Family> {
         handshakes.count(vec![("kind", kind.to_owned())], count);
     }
     let mut protocols = Rows::default();
-    for at in 0..3 {
-        let rows = gauges.cores.iter().map(|core| core.requests_by_protocol()[at]);
-        let (name, _) = Counters::default().requests_by_protocol()[at];
-        protocols.count(vec![("protocol", name.to_owned())], rows.map(|(_, count)| count).sum());
+    let of_protocols = [
+        ("HTTP/1", sum(&|core| core.http1_requests())),
+        ("HTTP/2", sum(&|core| core.http2_requests.value())),
+        ("HTTP/3", sum(&|core| core.http3_requests.value())),
+    ];
+    for (protocol, count) in of_protocols {
+        protocols.count(vec![("protocol", protocol.to_owned())], count);
     }
     let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
     let open = sum(&|core| core.connections_open.value());

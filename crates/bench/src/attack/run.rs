@@ -132,7 +132,7 @@ pub fn run(
     Ok(AttackSuiteReport { url: options.url.to_string(), reports })
 }
 
-/// What an attack did.
+/// Effects of an attack.
 struct AttackEffect {
     outcomes: ConnectionOutcomes,
     sent_bytes: u64,

@@ -46,7 +46,7 @@ pub struct RequestHead<'r> {
     pub method: &'r [u8],
     pub authority: Option<&'r [u8]>,
     pub path: &'r [u8],
-    /// Of an extended CONNECT.
+    /// The protocol of an extended CONNECT.
     pub protocol: Option<&'r [u8]>,
     pub fields: &'r [(&'r [u8], &'r [u8])],
 }

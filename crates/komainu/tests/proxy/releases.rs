@@ -3,30 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::origin::{Origin, answer, ok};
-use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, is_closed, nobody, read_answer};
+use crate::rig::{Answer, Folder, Rig, eventually, is_closed, nobody, read_answer};
 
 /// Starts a version of an application with cacheable responses, which a route's cache could mix up.
 fn version(name: &'static str) -> Origin {
     Origin::start(move |_| answer("200 OK", "Cache-Control: max-age=600\r\n", name))
 }
 
-fn metrics(rig: &Rig) -> String {
-    let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).unwrap();
-    Answer::parse(bytes).expect_status(200).text()
-}
-
 /// Value of the first sample with this name and all of these labels; 0 if there is none.
 fn value(rig: &Rig, name: &str, labels: &[&str]) -> u64 {
-    let text = metrics(rig);
+    let text = rig.metrics();
     let line = text.lines().find(|line| {
         line.starts_with(&format!("{name}{{")) && labels.iter().all(|label| line.contains(label))
     });
@@ -230,7 +220,7 @@ fn logs_and_metrics_name_the_branch(rig: &Rig) {
     });
     for branch in ["stable", "canary"] {
         let labels = ["route=\"/client\"", &format!("handler=\"branch {branch}\"")];
-        assert!(value(rig, "komainu_http_requests_total", &labels) > 0, "{branch}: {}", metrics(rig));
+        assert!(value(rig, "komainu_http_requests_total", &labels) > 0, "{branch}: {}", rig.metrics());
     }
 }
 

@@ -271,10 +271,7 @@ fn memory_held_for_slow_readers_is_bounded() {
     );
     let rig = start(folder, &text);
     let metric = |name: &str| {
-        let mut control = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
-        control.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        control.read_to_string(&mut answer).unwrap();
+        let answer = rig.metrics();
         let value =
             answer.lines().find_map(|line| line.strip_prefix(name)?.rsplit(' ').next()?.parse::<f64>().ok());
         value.unwrap_or_else(|| panic!("no {name} in {answer}"))

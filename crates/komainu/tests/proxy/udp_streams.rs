@@ -2,14 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use crate::certified::start;
 use crate::line::Line;
-use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, eventually, kinds, listener, text};
+use crate::rig::{Folder, PATIENCE, Rig, as_we_are, eventually, kinds, listener, text};
 
 /// Maximum size of a datagram over IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
@@ -111,18 +110,9 @@ fn ends(rig: &Rig, count: usize) -> Vec<serde_json::Value> {
     log().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn metrics(rig: &Rig) -> String {
-    let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).unwrap();
-    Answer::parse(bytes).expect_status(200).text()
-}
-
 /// Sum of the samples of a metric that have this label.
 fn count(rig: &Rig, name: &str, label: &str) -> u64 {
-    let text = metrics(rig);
+    let text = rig.metrics();
     let samples = text.lines().filter(|line| line.starts_with(name) && line.contains(label));
     samples.map(|line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap() as u64).sum()
 }

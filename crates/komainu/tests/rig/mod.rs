@@ -15,6 +15,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
@@ -331,6 +332,14 @@ impl Rig {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).unwrap();
         Answer::parse(bytes)
+    }
+
+    /// Asks for the metrics at the control socket, which the configuration has at `unix:control.sock`.
+    pub fn metrics(&self) -> String {
+        let mut stream = UnixStream::connect(self.folder.at("control.sock")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        Answer::parse(read_to_close(&mut stream)).expect_status(200).text()
     }
 
     pub fn signal(&self, signal: &str) {

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 
-use crate::limit::{metrics, value};
+use crate::limit::value;
 use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, connect, eventually, komainu, read_to_close};
 
 /// Starts a server that answers on request of the test, and `?now` at once; returns its URL and its
@@ -117,13 +117,13 @@ fn concurrent_requests_per_client_are_limited() {
         answer_held(answer);
         end(stream).expect(200, "held");
     }
-    assert_eq!(value(&metrics(&rig), "komainu_limit_refused_total", "trial"), 1);
+    assert_eq!(value(&rig.metrics(), "komainu_limit_refused_total", "trial"), 1);
     rig.expect_report("dry run");
     // A response counts until the client has received it.
     let mut slow = begin(&rig, "192.0.2.4", "/large");
     slow.read_exact(&mut [0; 12]).unwrap();
     ask("192.0.2.4", "/large").expect_status(503);
-    assert_eq!(value(&metrics(&rig), "komainu_limit_refused_total", "downloads"), 1);
+    assert_eq!(value(&rig.metrics(), "komainu_limit_refused_total", "downloads"), 1);
     drop(slow);
     eventually("the download is over", || {
         let mut stream = begin(&rig, "192.0.2.4", "/large");
@@ -203,7 +203,7 @@ fn connections_per_client_are_limited() {
             open.len() == 3
         });
         expect_refused(&rig, first);
-        assert!(value(&metrics(&rig), "komainu_limit_refused_total", "connections_per_client") >= 2);
+        assert!(value(&rig.metrics(), "komainu_limit_refused_total", "connections_per_client") >= 2);
         rig.expect_report("`limits.connections_per_client` of 3");
         // A reload changes the limit.
         let file = std::fs::read_to_string(rig.folder.at("komainu.toml")).unwrap();

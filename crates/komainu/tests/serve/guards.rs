@@ -1,10 +1,9 @@
 //! `maintenance` and `crawlers`: rules of a site that precede its routes.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::{BufRead, BufReader, Write};
 
-use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually};
+use crate::rig::{Answer, Folder, Rig, eventually};
 
 const CONFIG: &str = r#"
     threads = 2
@@ -73,15 +72,6 @@ fn ask(rig: &Rig, client: &str, host: &str, path: &str, fields: &str) -> Answer 
     ))
 }
 
-fn metrics(rig: &Rig) -> String {
-    let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).unwrap();
-    Answer::parse(bytes).expect_status(200).text()
-}
-
 /// All cases share one server; each has its own site or clients.
 #[test]
 fn sites_close_for_maintenance_and_refuse_crawlers() {
@@ -114,7 +104,7 @@ fn a_file_switches_maintenance(rig: &Rig) {
     page("10.1.2.3", "/nothing").expect_status(404);
     fs::remove_file(rig.folder.at("closed")).unwrap();
     eventually("the file is gone", || page("192.0.2.1", "/page").status() == 200);
-    assert!(metrics(rig).contains("komainu_maintenance_responses_total{site=\"switched.test\"}"));
+    assert!(rig.metrics().contains("komainu_maintenance_responses_total{site=\"switched.test\"}"));
 }
 
 fn maintenance_may_be_always(rig: &Rig) {
@@ -206,5 +196,5 @@ fn a_crowd_of_names_costs_nothing(rig: &Rig) {
             answered += usize::from(line.contains("HTTP/1.1 200"));
         }
     }
-    assert!(!metrics(rig).contains("Bot"), "no label comes from a client");
+    assert!(!rig.metrics().contains("Bot"), "no label comes from a client");
 }

@@ -2,11 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, read_answer};
+use crate::rig::{Answer, Folder, Rig, eventually, read_answer};
 
 /// Rates so low that no test takes long enough for a request beyond the burst.
 const CONFIG: &str = r#"
@@ -110,15 +109,6 @@ fn ask_as(rig: &Rig, client: &str, host: &str, path: &str, fields: &str) -> Answ
 
 fn statuses(rig: &Rig, client: &str, path: &str, count: usize) -> Vec<u16> {
     (0..count).map(|_| ask_as(rig, client, "x.test", path, "").status()).collect()
-}
-
-pub(crate) fn metrics(rig: &Rig) -> String {
-    let mut stream = UnixStream::connect(rig.folder.at("control.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).unwrap();
-    Answer::parse(bytes).expect_status(200).text()
 }
 
 pub(crate) fn value(text: &str, name: &str, limit: &str) -> u64 {
@@ -270,7 +260,7 @@ fn values_that_differ_are_counted_by_the_client(rig: &Rig) {
 
 fn a_dry_run_refuses_nothing(rig: &Rig) {
     assert_eq!(statuses(rig, "192.0.2.1", "/dry", 4), [200, 200, 200, 200]);
-    let text = metrics(rig);
+    let text = rig.metrics();
     assert_eq!(value(&text, "komainu_limit_refused_total", "trial"), 3);
     assert!(text.contains("route=\"/dry\",limit=\"trial\",dry_run=\"true\""), "{text}");
     eventually("the log has the dry run", || {
@@ -292,7 +282,7 @@ fn a_crowd_is_bounded(rig: &Rig) {
         (from..from + count).map(request).collect::<String>().into_bytes()
     };
     ask_as(rig, "192.0.2.66", "x.test", "/million", "").expect_status(204);
-    let before = value(&metrics(rig), "komainu_limit_table_bytes", "crowd");
+    let before = value(&rig.metrics(), "komainu_limit_table_bytes", "crowd");
     for from in (0..6_000).step_by(1_000) {
         let mut stream = rig.connect();
         let requests = crowd(from, 1_000);
@@ -303,7 +293,7 @@ fn a_crowd_is_bounded(rig: &Rig) {
         }
         written.join().unwrap().unwrap();
     }
-    let text = metrics(rig);
+    let text = rig.metrics();
     let after = value(&text, "komainu_limit_table_bytes", "crowd");
     // At most 69 bytes for each key.
     assert!(after < 69_000 && before <= after, "{before} {after}");
@@ -324,7 +314,7 @@ fn one_client_asks_without_end(rig: &Rig) {
         written.join().unwrap().unwrap();
     }
     assert_eq!(passed, 1);
-    assert_eq!(value(&metrics(rig), "komainu_limit_refused_total", "crowd"), 1_999);
+    assert_eq!(value(&rig.metrics(), "komainu_limit_refused_total", "crowd"), 1_999);
 }
 
 #[test]
@@ -370,7 +360,7 @@ fn disconnected_waiting_request_frees_its_delay_slot() {
     rig.get("/").expect(200, "ok");
     let delayed = |count: u64| {
         eventually("one more waits", || {
-            value(&metrics(&rig), "komainu_limit_delayed_total", "client") == count
+            value(&rig.metrics(), "komainu_limit_delayed_total", "client") == count
         });
     };
     let mut first = rig.connect();
@@ -388,7 +378,7 @@ fn disconnected_waiting_request_frees_its_delay_slot() {
         let mut byte = [0];
         // Without an immediate refusal, the request waits.
         let waits = second.read(&mut byte).is_err();
-        waits || value(&metrics(&rig), "komainu_limit_delayed_total", "client") == 2
+        waits || value(&rig.metrics(), "komainu_limit_delayed_total", "client") == 2
     });
     delayed(2);
 }
@@ -409,7 +399,7 @@ fn disconnected_waiting_request_returns_its_turn() {
         "#,
     );
     rig.get("/").expect(200, "ok");
-    let delayed = || value(&metrics(&rig), "komainu_limit_delayed_total", "all");
+    let delayed = || value(&rig.metrics(), "komainu_limit_delayed_total", "all");
     for count in 1..=5 {
         eventually("the turn of the one before is free", || {
             let mut stream = rig.connect();

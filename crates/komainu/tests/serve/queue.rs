@@ -11,7 +11,6 @@ use bench::attack::wire::{AttackTarget, client_start, stream_id};
 
 use rustix::net::sockopt::set_socket_linger;
 
-use crate::limit::metrics;
 use crate::rig::{Answer, Folder, PATIENCE, Rig, as_we_are, eventually, komainu, read_answer};
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 4\r\n\r\ndone";
@@ -106,7 +105,7 @@ fn end(mut stream: TcpStream) -> Answer {
 
 /// Sum of a metric over the lines that contain `with`.
 fn value(rig: &Rig, name: &str, with: &str) -> u64 {
-    let text = metrics(rig);
+    let text = rig.metrics();
     let lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")) && line.contains(with));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
 }
@@ -273,7 +272,7 @@ fn ten_thousand_queued_requests_use_bounded_memory() {
     let rig = start(&url, &format!("{{ active = 1, waiting = {waiting_max}, age = \"10m\" }}"), "");
     let first = (begin(&rig, "/1"), held.recv_timeout(PATIENCE).unwrap());
     let bytes = |name: &str| {
-        let text = metrics(&rig);
+        let text = rig.metrics();
         let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap();
         line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64
     };

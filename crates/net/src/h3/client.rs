@@ -64,7 +64,7 @@ pub enum Http3Event {
     End {
         /// The number of the request.
         stream: u32,
-        /// Its trailers.
+        /// The trailers.
         trailers: Fields,
     },
     /// The server has reset the stream.
@@ -212,10 +212,7 @@ impl Http3Client {
             Received::End(id, trailers) => Http3Event::End { stream: id, trailers },
             Received::Reset(id, code) => Http3Event::Reset { stream: id, code },
             Received::Failed(id, error) => Http3Event::Failed { stream: id, reason: error.reason },
-            Received::GoAway(first_stream) => {
-                connection.is_peer_leaving = true;
-                Http3Event::GoAway { first_stream }
-            }
+            Received::GoAway(first_stream) => Http3Event::GoAway { first_stream },
             Received::Refused(..)
             | Received::Stopped(_)
             | Received::Writable(_)
@@ -244,12 +241,8 @@ impl Http3Client {
         self.link.is_blocked()
     }
 
-    /// Waits for packets or a timer of the connection, at most until `deadline` of the core's clock.
-    pub async fn wait(&mut self, deadline: Moment) {
-        self.wait_with(None, deadline).await;
-    }
-
-    /// Like [`Http3Client::wait`], and until `other` is readable.
+    /// Waits for packets, for a timer of the connection, for `other` to be readable, at most until `deadline` of the
+    /// core's clock.
     pub(crate) async fn wait_with(&mut self, other: Option<&Source>, deadline: Moment) {
         let timer = self.connection.borrow_mut().quic.poll_timeout();
         self.link.wait(timer, other, deadline).await;
@@ -278,7 +271,7 @@ impl Http3Client {
             if quic().is_drained() || core.now() >= deadline {
                 return;
             }
-            self.wait(deadline).await;
+            self.wait_with(None, deadline).await;
             if self.link.receive(&mut quic()).is_err() {
                 return;
             }

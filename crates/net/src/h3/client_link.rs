@@ -1,7 +1,7 @@
 //! A QUIC connection to a server and its socket.
 
 use std::cell::RefCell;
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -21,33 +21,27 @@ use super::client_handshake::{ClientHandshake, ClientOutcome};
 use super::connection::SEND_WINDOW_BYTES;
 use super::receiving::fault;
 use super::tls_session;
+use super::transport::{
+    QuicClock, RECEIVE_BUFFERS, SEGMENTS_MAX, TURN_BYTES_MAX, UNIDIRECTIONAL_STREAMS_MAX, for_each_packet,
+};
 use crate::core::Core;
-use crate::datagram_socket::{bind_socket, send_packets};
+use crate::datagram_socket::{ReceiveBuffers, bind_socket, send_packets};
 use crate::fault::Fault;
 use crate::source::{READ, Source, WRITE};
 use crate::tls::{TlsAgreement, TlsClient};
 use crate::wait::{self, Interest};
 
-/// Size of a receive buffer: the most that the kernel joins.
-const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
-/// Number of receive buffers for one system call.
-const RECEIVE_BUFFERS: usize = 4;
-/// Bytes moved before other tasks run.
-const TURN_BYTES_MAX: usize = 256 * 1024;
-/// Maximum number of packets in one system call.
-const SEGMENTS_MAX: usize = 44;
 /// Interval of packets that keep a connection open whose requests wait.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Time for which a server that has answered before must refuse packets until it counts as gone.
 const REFUSED_MIN: Millis = Millis(500);
 /// Time without packets after which a connection has ended.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// Unidirectional streams of a server: control, QPACK encoder and decoder, and some of unknown types.
-const UNIDIRECTIONAL_STREAMS_MAX: u32 = 16;
 
 thread_local! {
     /// Buffers for packets that are received, and for those that are sent.
-    static BUFFERS: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
+    static BUFFERS: RefCell<(ReceiveBuffers<RECEIVE_BUFFERS>, Vec<u8>)> =
+        RefCell::new((ReceiveBuffers::new(), Vec::new()));
 }
 
 /// Windows of a connection, in bytes.
@@ -67,8 +61,7 @@ pub(super) struct ClientLink {
     handle: ConnectionHandle,
     /// Packets for which the socket had no room.
     unsent: Option<(Transmit, Vec<u8>)>,
-    /// The same time for the connection and on the core's clock, in microseconds.
-    epoch: (Instant, u64),
+    clock: QuicClock,
     received_bytes: u64,
     sent_bytes: u64,
     /// Whether no packet was received yet, so that an error of the network ends the connection.
@@ -110,8 +103,8 @@ impl ClientLink {
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         let discovers_mtu = !state.may_fragment();
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, discovers_mtu, None);
-        let epoch = (Instant::now(), core.now_us());
-        let begun = endpoint.connect(epoch.0, config, address, "server");
+        let clock = QuicClock::new(core);
+        let begun = endpoint.connect(clock.now(), config, address, "server");
         let (handle, mut quic) = begun.map_err(|_| Fault::Failed("no QUIC connection could be made"))?;
         let source = core.register(&socket)?;
         let mut link = ClientLink {
@@ -122,7 +115,7 @@ impl ClientLink {
             endpoint,
             handle,
             unsent: None,
-            epoch,
+            clock,
             received_bytes: 0,
             sent_bytes: 0,
             is_unanswered: true,
@@ -173,7 +166,7 @@ impl ClientLink {
 
     /// Returns the time of this turn.
     pub(super) fn now(&self) -> Instant {
-        self.epoch.0 + Duration::from_micros(self.core.now_us().saturating_sub(self.epoch.1))
+        self.clock.now()
     }
 
     /// Returns the total size of received and sent packets, in bytes.
@@ -186,10 +179,8 @@ impl ClientLink {
     /// # Errors
     /// The network reports that the server does not listen.
     pub(super) fn receive(&mut self, quic: &mut Connection) -> Result<bool, Fault> {
-        let received = BUFFERS.with_borrow_mut(|(receiving, sending)| {
-            receiving.resize(RECEIVE_BUFFERS * RECEIVE_BUFFER_BYTES, 0);
-            self.receive_packets(quic, receiving, sending)
-        });
+        let received =
+            BUFFERS.with_borrow_mut(|(receiving, sending)| self.receive_packets(quic, receiving, sending));
         let now = self.now();
         if quic.poll_timeout().is_some_and(|at| at <= now) {
             quic.handle_timeout(now);
@@ -200,7 +191,7 @@ impl ClientLink {
     fn receive_packets(
         &mut self,
         quic: &mut Connection,
-        buffers: &mut [u8],
+        buffers: &mut ReceiveBuffers<RECEIVE_BUFFERS>,
         out: &mut Vec<u8>,
     ) -> Result<bool, Fault> {
         if self.source.ready() & READ == 0 {
@@ -209,10 +200,7 @@ impl ClientLink {
         let mut received_bytes = 0;
         while received_bytes < TURN_BYTES_MAX {
             let mut metas = [RecvMeta::default(); RECEIVE_BUFFERS];
-            let mut chunks = buffers.chunks_mut(RECEIVE_BUFFER_BYTES);
-            let mut slices: [IoSliceMut<'_>; RECEIVE_BUFFERS] =
-                std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
-            let count = match self.state.recv(UdpSockRef::from(&self.socket), &mut slices, &mut metas) {
+            let count = match buffers.receive(&self.socket, &self.state, &mut metas) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.source.clear(READ);
@@ -223,13 +211,11 @@ impl ClientLink {
             };
             self.is_unanswered = false;
             self.refused_since = None;
-            for (slice, meta) in buffers.chunks(RECEIVE_BUFFER_BYTES).zip(&metas[..count]) {
+            for (at, meta) in metas[..count].iter().enumerate() {
                 received_bytes += meta.len;
-                let mut packets = BytesMut::from(&slice[..meta.len]);
-                while !packets.is_empty() {
-                    let packet = packets.split_to(meta.stride.max(1).min(packets.len()));
+                for_each_packet(buffers.bytes(at, meta.len), meta.stride, |packet| {
                     self.handle_packet(quic, meta, packet, out);
-                }
+                });
             }
         }
         Ok(false)
@@ -315,7 +301,7 @@ impl ClientLink {
     /// Waits for packets, for room in the socket if packets wait for it, for the connection's timer, for `other`,
     /// and at most until `deadline`.
     pub(super) async fn wait(&self, timer: Option<Instant>, other: Option<&Source>, deadline: Moment) {
-        let timer = timer.map_or(Moment::NEVER, |at| self.moment(at));
+        let timer = timer.map_or(Moment::NEVER, |at| self.clock.moment(at));
         let until = timer.min(deadline);
         let own = (&*self.source, Interest::of(true, self.is_blocked()));
         // Whoever waits looks at everything afterwards.
@@ -326,12 +312,6 @@ impl ClientLink {
             }
             None => wait::any_ready(&self.core, [own], until, || false).await,
         };
-    }
-
-    /// Returns the time on the core's clock, rounded up to the next millisecond.
-    fn moment(&self, at: Instant) -> Moment {
-        let left = at.saturating_duration_since(self.now());
-        self.core.now() + Millis(u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX / 4))
     }
 }
 

@@ -159,9 +159,8 @@ pub(crate) struct H3Connection {
     /// Bytes taken from QUIC, and the difference to those received when nothing could be unread.
     pub(crate) taken_bytes: u64,
     untaken_before: u64,
-    /// Messages that the peer may still give up.
-    given_up_credit: u32,
-    has_given_up_too_many: bool,
+    /// Messages that the peer may still give up; `None` if it has given up too many.
+    given_up_credit: Option<u32>,
     pub(crate) is_peer_leaving: bool,
     pub(crate) now: Instant,
     /// Time of the last check for heads that are overdue.
@@ -200,8 +199,7 @@ impl H3Connection {
             receive_window_max: receive_window,
             taken_bytes: 0,
             untaken_before: 0,
-            given_up_credit: GIVEN_UP_CREDIT_MAX,
-            has_given_up_too_many: false,
+            given_up_credit: Some(GIVEN_UP_CREDIT_MAX),
             is_peer_leaving: false,
             now,
             heads_checked_at: now,
@@ -321,19 +319,18 @@ impl H3Connection {
 
     /// Notes a message that the peer has given up.
     pub(super) fn note_given_up(&mut self) {
-        let left = self.given_up_credit.checked_sub(1);
-        self.has_given_up_too_many |= left.is_none();
-        self.given_up_credit = left.unwrap_or(0);
+        self.given_up_credit = self.given_up_credit.and_then(|credit| credit.checked_sub(1));
     }
 
     /// Allows the peer to give up `count` further messages.
     pub(crate) fn earn(&mut self, count: u32) {
-        self.given_up_credit = self.given_up_credit.saturating_add(count).min(GIVEN_UP_CREDIT_MAX);
+        let earned = |credit: u32| credit.saturating_add(count).min(GIVEN_UP_CREDIT_MAX);
+        self.given_up_credit = self.given_up_credit.map(earned);
     }
 
     /// Whether the peer has given up more messages than it may.
     pub(crate) fn has_given_up_too_many(&self) -> bool {
-        self.has_given_up_too_many
+        self.given_up_credit.is_none()
     }
 
     /// Returns the number of acknowledged bytes of packets.

@@ -272,6 +272,7 @@ impl H3Connection {
                     None => {}
                     Some(ConnectionEvent::Settings) => self.control_events.push_back(Received::Settings),
                     Some(ConnectionEvent::GoAway(id)) => {
+                        self.is_peer_leaving = true;
                         self.control_events.push_back(Received::GoAway(id / 4));
                     }
                     Some(ConnectionEvent::Priority(stream, priority)) => {

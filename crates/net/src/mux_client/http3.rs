@@ -9,19 +9,17 @@ use times::Moment;
 use super::options::StreamFailure;
 use super::shared::{CHECK_INTERVAL, ClientConn, EndGuard, WRITE_TIMEOUT};
 use crate::fault::Fault;
-use crate::h3::{H3Connection, Http3Client, Received};
+use crate::h3::{H3Connection, Http3Client, Received, TURN_BYTES_MAX};
 use crate::mux::AbortReason;
 use crate::source::READ;
 
 /// Bytes framed before packets are made of them.
 const FRAMED_BYTES_MAX: usize = 64 * 1024;
-/// Bytes moved before the task yields to other connections.
-const TURN_BYTES_MAX: usize = 256 * 1024;
 /// Cost of an event against [`TURN_BYTES_MAX`].
 const EVENT_WEIGHT_BYTES: usize = 64;
 
 /// Progress of the server's reading.
-struct Progress {
+struct ClientProgress {
     moved_bytes: usize,
     /// Totals of framed and of acknowledged bytes at the last change, and its time.
     totals: (u64, u64),
@@ -42,7 +40,7 @@ pub(super) async fn drive(conn: Rc<ClientConn>, mut client: Http3Client) {
 
 async fn run(conn: &ClientConn, client: &mut Http3Client) -> Result<(), Fault> {
     let connection = client.connection();
-    let mut progress = Progress { moved_bytes: 0, totals: (0, 0), changed_at: conn.core.now() };
+    let mut progress = ClientProgress { moved_bytes: 0, totals: (0, 0), changed_at: conn.core.now() };
     loop {
         connection.borrow_mut().limit_growth(conn.core.memory().window_growth_max());
         let is_empty = client.receive()?;
@@ -69,7 +67,11 @@ async fn run(conn: &ClientConn, client: &mut Http3Client) -> Result<(), Fault> {
 }
 
 /// Distributes what was received to the streams.
-fn receive_events(conn: &ClientConn, client: &mut Http3Client, progress: &mut Progress) -> Result<(), Fault> {
+fn receive_events(
+    conn: &ClientConn,
+    client: &mut Http3Client,
+    progress: &mut ClientProgress,
+) -> Result<(), Fault> {
     while progress.moved_bytes < TURN_BYTES_MAX {
         let Some(received) = client.next_received()? else { return Ok(()) };
         progress.moved_bytes += EVENT_WEIGHT_BYTES;
@@ -105,7 +107,6 @@ fn receive_events(conn: &ClientConn, client: &mut Http3Client, progress: &mut Pr
             Received::Settings => conn.open(),
             Received::StreamsAvailable => conn.notify_change(),
             Received::GoAway(first) => {
-                client.connection().borrow_mut().is_peer_leaving = true;
                 conn.begin_draining();
                 conn.fail_from(first);
             }
@@ -116,7 +117,7 @@ fn receive_events(conn: &ClientConn, client: &mut Http3Client, progress: &mut Pr
 }
 
 /// Frames the output of streams and sends packets.
-fn send(conn: &ClientConn, client: &mut Http3Client, progress: &mut Progress) {
+fn send(conn: &ClientConn, client: &mut Http3Client, progress: &mut ClientProgress) {
     let connection = client.connection();
     loop {
         if !client.is_blocked() {
@@ -134,7 +135,7 @@ fn send(conn: &ClientConn, client: &mut Http3Client, progress: &mut Progress) {
     }
 }
 
-impl Progress {
+impl ClientProgress {
     /// Whether the server has accepted nothing for too long, of sent or pending data.
     fn is_stalled(&mut self, conn: &ClientConn, connection: &H3Connection) -> bool {
         let now = conn.core.now();

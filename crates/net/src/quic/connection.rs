@@ -11,13 +11,13 @@ use http3::{Http3Code, Http3Error};
 use quinn_proto::{Connection, Event, Incoming, VarInt};
 use times::{Millis, Moment};
 
-use super::endpoint::{PendingHandshake, QuicEndpoint, RECEIVE_WINDOW_BYTES, TURN_BYTES_MAX};
+use super::endpoint::{PendingHandshake, QuicEndpoint, RECEIVE_WINDOW_BYTES};
 use super::handshake::HandshakeOutcome;
 use super::link::QuicLink;
 use crate::address::{Client, Peer};
 use crate::connections::ConnectionProtocol;
 use crate::fault::Fault;
-use crate::h3::{Acknowledgements, H3Connection, Received, var_int};
+use crate::h3::{Acknowledgements, H3Connection, Received, TURN_BYTES_MAX, var_int};
 use crate::mux::{AbortReason, MuxConn, MuxEndpoints, MuxEvent};
 use crate::permit::ConnectionPermit;
 use crate::service::{Engine, Service};

@@ -24,15 +24,14 @@ use super::timers::ConnectionTimers;
 use super::tokens::UsedTokens;
 use super::udp_socket::QuicUdpSocket;
 use crate::core::Core;
-use crate::h3::{Acknowledgements, CountingFactory, QUIC_VERSION, SEND_WINDOW_BYTES, initial_keys};
+use crate::h3::{
+    Acknowledgements, CountingFactory, QUIC_VERSION, QuicClock, SEGMENTS_MAX, SEND_WINDOW_BYTES,
+    UNIDIRECTIONAL_STREAMS_MAX, initial_keys,
+};
 use crate::permit::ServingContext;
 use crate::source::{READ, Source, WRITE};
 use crate::tls::TlsAcceptor;
 
-/// Bytes that a connection moves before others do.
-pub(super) const TURN_BYTES_MAX: usize = 256 * 1024;
-/// Maximum number of packets in one system call.
-const SEGMENTS_MAX: usize = 44;
 /// Handshakes in progress from which each new one ends the oldest.
 pub(super) const HANDSHAKES_MAX: usize = 1024;
 /// Handshakes from which new connections are ignored, because those to be ended have not had their turn.
@@ -43,8 +42,6 @@ const INCOMING_BYTES_TOTAL_MAX: u64 = 2 * 1024 * 1024;
 /// Unread data of a stream, and of a connection, in bytes.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 pub(super) const RECEIVE_WINDOW_BYTES: u32 = 1536 * 1024;
-/// Unidirectional streams of a client: control, QPACK encoder and decoder, and some of unknown types.
-const UNIDIRECTIONAL_STREAMS_MAX: u32 = 16;
 /// Handshake data out of order that a client may make this server keep, in bytes.
 const CRYPTO_BYTES_MAX: usize = 16 * 1024;
 /// Time without packets after which a connection ends, if its streams wait for long.
@@ -177,8 +174,7 @@ pub(super) struct QuicEndpoint {
     /// Whether the process that has passed the socket on may still serve connections.
     pub(super) has_predecessor: Cell<bool>,
     pub(super) buffer: Cell<Vec<u8>>,
-    /// The same time for the connections and on the core's clock, in microseconds.
-    pub(super) epoch: (Instant, u64),
+    clock: QuicClock,
 }
 
 impl QuicEndpoint {
@@ -215,7 +211,7 @@ impl QuicEndpoint {
         let quic = Endpoint::new(Arc::new(config), Some(server.clone()), discovers_mtu, None);
         Ok(Some(Rc::new(QuicEndpoint {
             timers: ConnectionTimers::new(&core, source.clone()),
-            epoch: (Instant::now(), core.now_us()),
+            clock: QuicClock::new(&core),
             core,
             socket: door.socket.clone(),
             source,
@@ -257,13 +253,11 @@ impl QuicEndpoint {
 
     /// Returns the time of this turn.
     pub(super) fn now(&self) -> Instant {
-        self.epoch.0 + Duration::from_micros(self.core.now_us().saturating_sub(self.epoch.1))
+        self.clock.now()
     }
 
-    /// Returns the time on the core's clock, rounded up to the next millisecond.
-    pub(super) fn moment(&self, at: Instant) -> Moment {
-        let left = at.saturating_duration_since(self.now());
-        self.core.now() + Millis(u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX / 4))
+    pub(super) fn clock(&self) -> &QuicClock {
+        &self.clock
     }
 
     /// Lends the buffer for packets to be sent.

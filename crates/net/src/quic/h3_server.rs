@@ -37,11 +37,9 @@ impl H3Connection {
                 self.set_priority(id, priority);
                 MuxEvent::Priority(id, priority)
             }
-            Received::GoAway(_) => {
-                self.is_peer_leaving = true;
+            Received::Data(..) | Received::GoAway(_) | Received::Settings | Received::StreamsAvailable => {
                 return None;
             }
-            Received::Data(..) | Received::Settings | Received::StreamsAvailable => return None,
         })
     }
 

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use quinn_proto::{Connection, ConnectionError, ConnectionHandle, Incoming, ServerConfig};
 
-use super::endpoint::{QuicEndpoint, TURN_BYTES_MAX};
+use super::endpoint::QuicEndpoint;
 use super::inbox::ConnectionInbox;
+use crate::h3::TURN_BYTES_MAX;
 use crate::source::{READ, Source};
 
 /// A connection's side of its endpoint. Dropping it forgets the connection there.
@@ -75,7 +76,7 @@ impl QuicLink {
         }
         let sent = self.send_packets(quic);
         if let Some(at) = quic.poll_timeout() {
-            let at = self.endpoint.moment(at);
+            let at = self.endpoint.clock().moment(at);
             self.endpoint.timers().schedule(self.handle.0, &self.inbox.timer, at);
         }
         sent

@@ -14,15 +14,12 @@ use super::succession::{self, MESSAGE_BYTES_MAX, PacketMeta, SuccessorMessage};
 use crate::address::Peer;
 use crate::core::Core;
 use crate::datagram_socket::ReceiveBuffers;
+use crate::h3::{RECEIVE_BUFFERS, TURN_BYTES_MAX, for_each_packet};
 use crate::memory::Pressure;
 use crate::permit::ConnectionPermit;
 use crate::service::{Engine, Service};
 use crate::source::{READ, Source};
 
-/// Number of receive buffers for one system call.
-const RECEIVE_BUFFERS: usize = 4;
-/// Bytes received before other tasks run.
-const RECEIVED_BYTES_MAX: usize = 256 * 1024;
 /// Handshakes in progress from which clients must prove their addresses first (RFC 9000 section 8.1.2).
 const HANDSHAKES_UNPROVEN_MAX: usize = 64;
 
@@ -34,7 +31,7 @@ impl QuicEndpoint {
         buffers: &mut ReceiveBuffers<RECEIVE_BUFFERS>,
     ) -> bool {
         let mut received = 0;
-        while received < RECEIVED_BYTES_MAX {
+        while received < TURN_BYTES_MAX {
             let mut metas = [RecvMeta::default(); RECEIVE_BUFFERS];
             let count = match self.socket.receive(buffers, &mut metas) {
                 Ok(count) => count,
@@ -47,15 +44,12 @@ impl QuicEndpoint {
             };
             for (at, meta) in metas[..count].iter().enumerate() {
                 received += meta.len;
-                let mut packets = BytesMut::from(buffers.bytes(at, meta.len));
-                let stride = meta.stride;
-                let meta = PacketMeta::from(meta);
-                while !packets.is_empty() {
-                    let packet = packets.split_to(stride.max(1).min(packets.len()));
-                    if self.is_own(&meta, &packet) {
-                        self.handle_packet(engine, &meta, packet);
+                let sender = PacketMeta::from(meta);
+                for_each_packet(buffers.bytes(at, meta.len), meta.stride, |packet| {
+                    if self.is_own(&sender, &packet) {
+                        self.handle_packet(engine, &sender, packet);
                     }
-                }
+                });
             }
         }
         false

@@ -15,7 +15,7 @@ use crate::dial::Connected;
 use crate::options::GroupOptions;
 
 /// Pool of HTTP/2 or HTTP/3 connections to one server.
-pub(crate) struct SharedPool {
+pub(crate) struct MuxPool {
     core: Core,
     options: MuxLinkOptions,
     links: RefCell<Vec<(MuxLink, Option<SocketAddr>)>>,
@@ -25,11 +25,11 @@ pub(crate) struct SharedPool {
 }
 
 /// The right to open a connection. Dropping it wakes the requests that wait, which then try again.
-pub(crate) struct DialPermit<'p>(&'p SharedPool);
+pub(crate) struct DialPermit<'p>(&'p MuxPool);
 
-impl SharedPool {
+impl MuxPool {
     /// Creates an empty pool.
-    pub(crate) fn new(core: &Core, group: &GroupOptions) -> SharedPool {
+    pub(crate) fn new(core: &Core, group: &GroupOptions) -> MuxPool {
         let keep_alive = &group.keep_alive;
         let options = MuxLinkOptions {
             // Connections are shared by routes, so the group's limits apply.
@@ -38,7 +38,7 @@ impl SharedPool {
             idle_timeout: if keep_alive.idle_max == 0 { Millis::ZERO } else { keep_alive.idle_timeout },
             ..MuxLinkOptions::default()
         };
-        SharedPool {
+        MuxPool {
             core: core.clone(),
             options,
             links: RefCell::default(),

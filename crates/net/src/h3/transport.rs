@@ -1,0 +1,49 @@
+//! What the sockets of both ends share: sizes, the clock of QUIC, and packets that the kernel has joined.
+
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use times::{Millis, Moment};
+
+use crate::core::Core;
+
+/// Number of receive buffers for one system call.
+pub(crate) const RECEIVE_BUFFERS: usize = 4;
+/// Bytes moved before other tasks run.
+pub(crate) const TURN_BYTES_MAX: usize = 256 * 1024;
+/// Maximum number of packets in one system call.
+pub(crate) const SEGMENTS_MAX: usize = 44;
+/// Unidirectional streams of a peer: control, QPACK encoder and decoder, and some of unknown types.
+pub(crate) const UNIDIRECTIONAL_STREAMS_MAX: u32 = 16;
+
+/// The core's clock, as QUIC reads it.
+pub(crate) struct QuicClock {
+    core: Core,
+    /// The same time on both clocks; on the core's in microseconds.
+    epoch: (Instant, u64),
+}
+
+impl QuicClock {
+    pub(crate) fn new(core: &Core) -> QuicClock {
+        QuicClock { core: core.clone(), epoch: (Instant::now(), core.now_us()) }
+    }
+
+    /// Returns the time of this turn.
+    pub(crate) fn now(&self) -> Instant {
+        self.epoch.0 + Duration::from_micros(self.core.now_us().saturating_sub(self.epoch.1))
+    }
+
+    /// Returns the time on the core's clock, rounded up to the next millisecond.
+    pub(crate) fn moment(&self, at: Instant) -> Moment {
+        let left = at.saturating_duration_since(self.now());
+        self.core.now() + Millis(u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX / 4))
+    }
+}
+
+/// Calls `each` with the packets of `stride` bytes in a receive buffer, of which the last may be shorter.
+pub(crate) fn for_each_packet(joined: &[u8], stride: usize, mut each: impl FnMut(BytesMut)) {
+    let mut packets = BytesMut::from(joined);
+    while !packets.is_empty() {
+        each(packets.split_to(stride.max(1).min(packets.len())));
+    }
+}
