@@ -396,10 +396,14 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
         // There is nothing to serve at the default address.
         config.listen.clear();
     }
+    for (listener, item) in config.listen.iter().zip(node.one_or_more("listen")) {
+        warn_of_useless_http3(listener, item, check);
+    }
     let proxies = config.trusted_proxies.from.clone();
     for (site, item) in config.sites.iter_mut().filter(|site| site.line.is_some()).zip(node.items("site")) {
         for (listener, item) in site.listen.iter_mut().zip(item.one_or_more("listen")) {
             resolve_proxy_protocol(listener, &proxies, item, check);
+            warn_of_useless_http3(listener, item, check);
         }
     }
     for (stream, item) in config.streams.iter_mut().zip(node.items("stream")) {
@@ -446,6 +450,21 @@ fn warn_of_open_access(config: &Config, node: &Node, check: &mut Checker) {
         let finding = check.warning(&entry.value.span, title, "this is every address");
         finding.help("name the networks that proxies are in: `trusted_proxies = [\"10.0.0.0/8\"]`");
     }
+}
+
+/// Warns of `http3 = true` at an address that cannot serve HTTP/3.
+fn warn_of_useless_http3(listener: &ConfiguredListener, item: &Node, check: &mut Checker) {
+    let Some(entry) = item.entry("http3").filter(|_| listener.http3 == Some(true)) else { return };
+    let (reason, remedy) = if matches!(listener.address, Listen::Unix(_)) {
+        ("HTTP/3 needs a UDP port", "remove it")
+    } else if !listener.is_tls() {
+        ("HTTP/3 needs TLS", "add `tls = true`, or remove it")
+    } else if listener.proxy_protocol.is_some() {
+        ("HTTP/3 is not served where `proxy_protocol` is expected", "remove it")
+    } else {
+        return;
+    };
+    check.warning(&entry.key_span, "`http3` has no effect here".to_owned(), reason).help(remedy);
 }
 
 /// Checks that addresses are unique and that `proxy_protocol = true` has trusted proxies.

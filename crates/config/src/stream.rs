@@ -263,7 +263,7 @@ impl Shape for ServerAddressShape {
 
 fn stream_agrees(stream: &mut Stream, node: &Node, check: &mut Checker) {
     for item in node.one_or_more("listen") {
-        for key in ["tls", "h2c"] {
+        for key in ["tls", "h2c", "http3"] {
             if let Some(entry) = item.entry(key) {
                 let title = format!("`{key}` in `listen` of `[[stream]]`");
                 let finding = check.error(&entry.key_span, title, "a stream relays whatever clients speak");

@@ -490,6 +490,10 @@ const SERVER: &[ForeignDirective] = &[
         ],
         "there is one thread for each core",
     ),
+    not_needed(
+        &["quic_bpf"],
+        "packets of a QUIC connection reach its thread also from another address of the client",
+    ),
     not_needed(&["backlog"], "the kernel's longest queue is used"),
     not_needed(
         &[
@@ -565,7 +569,16 @@ const SERVER: &[ForeignDirective] = &[
         "browsers have given up on server push; applications may send 103 Early Hints",
     ),
     not_needed(
-        &["http3", "http3_hq", "http3_stream_buffer_size", "quic_retry", "quic_gso"],
+        &[
+            "http3",
+            "http3_hq",
+            "http3_max_concurrent_streams",
+            "http3_stream_buffer_size",
+            "quic_active_connection_id_limit",
+            "quic_gso",
+            "quic_host_key",
+            "quic_retry",
+        ],
         "HTTP/3 is spoken wherever TLS is; `http3 = false` in `[tls]` or `listen` switches it off",
     ),
 ];

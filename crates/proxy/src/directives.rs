@@ -489,10 +489,10 @@ fn proxy_agrees(proxy: &mut ProxyOptions, node: &Node, check: &mut Checker) {
 
 /// Reports directives that HTTP/2 does not support.
 fn check_http2(proxy: &ProxyOptions, node: &Node, check: &mut Checker) {
-    let has_tls = proxy.to.iter().any(|upstream| upstream.url.is_tls());
-    if let Some(http) = node.entry("http").filter(|_| proxy.http == ProxyHttp::Http2 && !has_tls) {
+    let has_https = proxy.to.iter().any(|upstream| upstream.url.is_tls() && !upstream.url.is_h3());
+    if let Some(http) = node.entry("http").filter(|_| proxy.http == ProxyHttp::Http2 && !has_https) {
         let title = "`http = \"2\"` without an `https` URL".to_owned();
-        let finding = check.error(&http.value.span, title, "no server uses TLS");
+        let finding = check.error(&http.value.span, title, "no server is asked over `https`");
         finding.help("write \"h2c://HOST:PORT\" for HTTP/2 without TLS, or \"https://HOST:PORT\"");
     }
     let is_http2 = |url: &Origin| url.is_h2c() || (proxy.http == ProxyHttp::Http2 && url.is_tls());

@@ -197,6 +197,21 @@ impl Origin {
 }
 
 fn missing_scheme(text: &str) -> InvalidValue {
+    let is_known = |scheme: &str| OriginScheme::ALL.iter().any(|known| known.name() == scheme);
+    if let Some((scheme, path)) = text.split_once("+unix:").filter(|(scheme, _)| is_known(scheme)) {
+        let (problem, remedy) = match scheme {
+            "http" => ("a Unix socket has no scheme before it", format!("write \"unix:{path}\"")),
+            _ => (
+                "Unix sockets are asked over HTTP/1 without TLS",
+                format!("write \"{scheme}://HOST:PORT\" or \"unix:{path}\""),
+            ),
+        };
+        return InvalidValue::new(problem, remedy);
+    }
+    if let Some((scheme, rest)) = text.split_once(':').filter(|(scheme, _)| is_known(scheme)) {
+        let rest = rest.trim_start_matches('/');
+        return InvalidValue::new("this is not a URL", format!("write \"{scheme}://{rest}\""));
+    }
     let remedy = match text {
         "" => "write \"http://127.0.0.1:3000\" or \"unix:/run/app.sock\"".to_owned(),
         _ if text.starts_with(['/', '.']) => format!("write \"unix:{text}\""),
@@ -506,7 +521,10 @@ mod tests {
             ("ftp://a", "http://HOST:PORT"),
             ("fastcgi+unix:", "unix:/run/app.sock"),
             ("fastcgi://a/b.php", "strip_prefix"),
-            ("https+unix:/a", "http://"),
+            ("https+unix:/a", "\"unix:/a\""),
+            ("h3+unix:/a", "\"h3://HOST:PORT\""),
+            ("http+unix:/a", "\"unix:/a\""),
+            ("h3:/a:443", "\"h3://a:443\""),
             ("http://a/b", "strip_prefix"),
             ("http://a?b", "strip_prefix"),
             ("http://u:p@a", "Authorization"),

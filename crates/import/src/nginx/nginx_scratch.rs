@@ -33,6 +33,8 @@ const DROPPED_DIRECTIVES: &[(&[&str], &str)] = &[
             "env",
             "load_module",
             "pcre_jit",
+            "quic_bpf",
+            "quic_host_key",
             "debug_points",
             "events",
             "google_perftools_profiles",

@@ -32,7 +32,7 @@ servers share the requests. With folders and upstream servers or an application,
 all other requests go to the upstream servers or the application."
 )]
 pub(crate) struct RunArguments {
-    /// Folders to serve; upstream servers to proxy to: http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT or unix:PATH; an
+    /// Folders to serve; upstream servers to proxy to: http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT, h3://HOST:PORT or unix:PATH; an
     /// application to run: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py, MODULE:NAME or
     /// MODULE:FACTORY() (Python), FILE.php (the front script of PHP), FILE.so (a native handler)
     #[arg(required = true, value_name = "TARGET")]
@@ -341,7 +341,7 @@ fn is_url(target: &str) -> bool {
 }
 
 /// Description of the targets that `komainu run` accepts.
-const TARGETS_HELP: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT, unix:PATH), or an \
+const TARGETS_HELP: &str = "a target is a folder, an upstream server (http://HOST:PORT, https://HOST:PORT, h2c://HOST:PORT, h3://HOST:PORT, unix:PATH), or an \
     application: FILE.psgi or FILE.pl (Perl), FILE.ru or FILE.rb (Ruby), FILE.py or MODULE:NAME (Python), FILE.php, FILE.so (native)";
 
 /// Returns the hint for a target that is meant for another program or command.

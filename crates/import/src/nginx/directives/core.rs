@@ -29,6 +29,7 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     untranslated("lock_file", In::MAIN, Args::ONE),
     untranslated("worker_shutdown_timeout", In::MAIN, Args::ONE),
     untranslated("worker_cpu_affinity", In::MAIN, Args::SOME),
+    untranslated("quic_bpf", In::MAIN, Args::ONE),
     untranslated("worker_priority", In::MAIN, Args::ONE),
     untranslated("worker_rlimit_core", In::MAIN, Args::ONE),
     untranslated("timer_resolution", In::MAIN, Args::ONE),
