@@ -417,6 +417,11 @@ impl Machine {
             + self.streams.held_bytes()
     }
 
+    /// Sets the limits of the heads that arrive from now on. The peer was told the first ones.
+    pub fn set_head_limits(&mut self, limits: Limits) {
+        self.options.head = limits;
+    }
+
     /// Maximum length of a header block in bytes.
     pub(crate) fn block_bytes_max(&self) -> usize {
         self.options.head.head_bytes_max + BLOCK_BYTES_EXTRA

@@ -181,6 +181,11 @@ impl Connection {
         }
     }
 
+    /// Sets the limits of the heads that arrive from now on. The peer was told the first ones.
+    pub fn set_head_limits(&mut self, limits: Limits) {
+        self.options.head = limits;
+    }
+
     /// The buffer that the spans of [`Connection::head`] refer to.
     #[must_use]
     pub fn head_bytes(&self) -> &[u8] {

@@ -174,7 +174,8 @@ impl<S: Service> IdleClient<S> {
         }
         let deadline = self.deadline();
         let context = &self.engine.context;
-        let is_in_the_way = context.connection_limit.has_waiting() && self.idle_since().is_some();
+        let is_in_the_way =
+            context.connection_limit.has_waiting(context.core.now()) && self.idle_since().is_some();
         if core.now() >= deadline || is_in_the_way {
             return NextStep::Close;
         }

@@ -117,7 +117,7 @@ pub(crate) async fn serve_available<S: Service>(engine: &Rc<Engine<S>>, conn: &m
 async fn await_next_request(conn: &mut Conn) -> bool {
     let context = conn.permit.context();
     let is_between = conn.head_since.is_never() && conn.served > 0;
-    let may_stay = !context.is_draining.get() && !context.connection_limit.has_waiting();
+    let may_stay = !context.is_draining.get() && !context.connection_limit.has_waiting(context.core.now());
     if !is_between || !may_stay || context.core.running() > LINGERING_MAX {
         return false;
     }

@@ -263,9 +263,10 @@ impl ByteProtocol for H2Server {
     fn feed<'b>(
         &mut self,
         bytes: &'b [u8],
-        _limits: &Limits,
+        limits: &Limits,
         now: Moment,
     ) -> Result<(usize, Option<MuxEvent<'b>>), Fault> {
+        self.frames.machine.set_head_limits(*limits);
         match self.frames.machine.feed(bytes, now.0) {
             Ok((consumed, event)) => Ok((consumed, self.event(event, bytes))),
             Err(error) => {

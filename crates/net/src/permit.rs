@@ -16,6 +16,7 @@ use crate::page::ErrorPages;
 use crate::source::Source;
 use crate::tls::TlsAcceptor;
 use http::machine::ServerMachine;
+use times::{Millis, Moment};
 
 use crate::buffer_pool::BufferPool;
 
@@ -72,11 +73,32 @@ pub(crate) struct ConnectionLimit {
     pub(crate) max: Cell<usize>,
     pub(crate) taken: Cell<usize>,
     pub(crate) waiting: RefCell<Vec<Rc<crate::source::Source>>>,
+    /// Beginning of the current series of clients over UDP for which there was no room, and the last of them.
+    turned_away: Cell<Option<(Moment, Moment)>>,
 }
+
+/// A client over UDP for which there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TurnedAway {
+    /// The first one for some time: idle connections have to look whether others wait.
+    First,
+    /// There may be room when it asks again.
+    Soon,
+    /// Idle connections had their time to end.
+    InVain,
+}
+
+/// Time in which idle connections end when others wait. A client over UDP asks again within it.
+const ROOM_TIME: Millis = Millis(5_000);
 
 impl ConnectionLimit {
     pub(crate) fn new(max: usize) -> ConnectionLimit {
-        ConnectionLimit { max: Cell::new(max), taken: Cell::new(0), waiting: RefCell::default() }
+        ConnectionLimit {
+            max: Cell::new(max),
+            taken: Cell::new(0),
+            waiting: RefCell::default(),
+            turned_away: Cell::default(),
+        }
     }
 
     /// Returns the share of one core.
@@ -85,8 +107,21 @@ impl ConnectionLimit {
     }
 
     /// Whether new connections wait for a permit; if so, no connection is kept open between requests.
-    pub(crate) fn has_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self, now: Moment) -> bool {
         !self.waiting.borrow().is_empty()
+            || self.turned_away.get().is_some_and(|(_, last)| now < last + ROOM_TIME)
+    }
+
+    /// Notes a client over UDP for which there is no room, so that idle connections end.
+    pub(crate) fn turn_away(&self, now: Moment) -> TurnedAway {
+        let since = self.turned_away.get().filter(|(_, last)| now < *last + ROOM_TIME);
+        let first = since.map_or(now, |(first, _)| first);
+        self.turned_away.set(Some((first, now)));
+        match since {
+            None => TurnedAway::First,
+            Some(_) if now < first + ROOM_TIME => TurnedAway::Soon,
+            Some(_) => TurnedAway::InVain,
+        }
     }
 }
 

@@ -102,7 +102,7 @@ impl Conn {
         self.keep_alive
             && !self.must_send_continue
             && !context.is_draining.get()
-            && !context.connection_limit.has_waiting()
+            && !context.connection_limit.has_waiting(context.core.now())
     }
 
     /// Returns the version of the request; a head that was refused may have none.

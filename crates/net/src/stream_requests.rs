@@ -162,7 +162,7 @@ impl<S: Service> StreamRequests<S> {
         let is_over = self.goes_away || peer_ended || conn.machine.borrow().is_peer_leaving();
         let idle_timeout = if self.served == 0 { timeouts.head } else { timeouts.idle };
         let is_idle = now >= self.idle_since + idle_timeout;
-        if waits || !(is_over || is_idle || context.connection_limit.has_waiting()) {
+        if waits || !(is_over || is_idle || context.connection_limit.has_waiting(context.core.now())) {
             return ConnectionEnd::No;
         }
         let mut machine = conn.machine.borrow_mut();

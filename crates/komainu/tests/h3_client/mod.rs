@@ -91,6 +91,10 @@ pub struct H3Client {
     pub lost: Option<ConnectionError>,
     /// Whether data of responses is read; a client that does not read lets them wait.
     pub reads: bool,
+    /// Bytes of responses that may still be read.
+    pub read_bytes_left: usize,
+    /// Responses that are not read.
+    pub unread: Vec<StreamId>,
     pub is_connected: bool,
     pub has_goaway: bool,
     /// Whether a test has sent something on this side's own streams.
@@ -144,6 +148,8 @@ impl H3Client {
             own: [None; 3],
             lost: None,
             reads: true,
+            read_bytes_left: usize::MAX,
+            unread: Vec::new(),
             is_connected: false,
             has_goaway: false,
             is_strange: false,
@@ -482,7 +488,7 @@ impl H3Client {
     }
 
     fn read_responses(&mut self) {
-        for (id, stream) in &mut self.streams {
+        for (id, stream) in self.streams.iter_mut().filter(|(id, _)| !self.unread.contains(id)) {
             if stream.message.is_blocked() {
                 let event = self.http.retry(&mut stream.message, false).unwrap();
                 if event == MessageEvent::Blocked {
@@ -494,10 +500,17 @@ impl H3Client {
                 if stream.held.is_empty() && !stream.has_fin {
                     let mut receiving = self.quic.recv_stream(*id);
                     let Ok(mut chunks) = receiving.read(true) else { break };
-                    let read = chunks.next(64 * 1024);
+                    let bytes_max = self.read_bytes_left.min(64 * 1024);
+                    if bytes_max == 0 {
+                        break;
+                    }
+                    let read = chunks.next(bytes_max);
                     let _ = chunks.finalize();
                     match read {
-                        Ok(Some(chunk)) => stream.held = chunk.bytes,
+                        Ok(Some(chunk)) => {
+                            self.read_bytes_left -= chunk.bytes.len();
+                            stream.held = chunk.bytes;
+                        }
                         Ok(None) => stream.has_fin = true,
                         Err(quinn_proto::ReadError::Blocked) => break,
                         Err(quinn_proto::ReadError::Reset(code)) => {

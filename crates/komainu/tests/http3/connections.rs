@@ -126,23 +126,6 @@ fn stopping_server_announces_it_and_finishes_requests() {
 }
 
 #[test]
-fn quiet_response_stays_open_and_stalled_one_is_ended() {
-    let rig = crate::requests::serve_with(
-        "timeouts = { write = \"1s\" }",
-        "[[site.route]]\npath = \"/files/*\"\nfiles = \"www\"\n[[site.route]]\nproxy = \"http://127.0.0.1:1\"",
-        |folder| {
-            std::fs::create_dir(folder.at("www")).unwrap();
-            std::fs::create_dir(folder.at("www/files")).unwrap();
-            std::fs::write(folder.at("www/files/big"), vec![7; 30_000_000]).unwrap();
-        },
-    );
-    let mut client = connect(&rig);
-    client.reads = false;
-    client.send("GET", "/files/big", &[A], b"");
-    client.drive("end of the stalled connection", |client| client.lost.is_some());
-}
-
-#[test]
 fn event_stream_without_events_stays_open() {
     let origin = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", origin.local_addr().unwrap());

@@ -13,6 +13,7 @@ mod origin;
 mod rig;
 
 mod connections;
+mod endings;
 mod hostile;
 mod hostile_quic;
 mod raw;

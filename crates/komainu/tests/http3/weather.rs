@@ -29,7 +29,7 @@ const HELD_BYTES_MAX: u64 = 256 * 1024;
 
 /// The decisions of a network.
 #[derive(Clone, Copy, Debug)]
-struct Weather {
+pub(crate) struct Weather {
     /// Percentages of packets.
     lost: u32,
     repeated: u32,
@@ -39,9 +39,27 @@ struct Weather {
     /// Size of packets from which they are dropped, once this many have passed.
     size_max: usize,
     passes_before: u64,
+    /// Bytes that reach the client in a second.
+    rate: u64,
 }
 
+/// Maximum time for which packets wait for a slow line; later ones are lost.
+const LINE_TIME_MAX: Duration = Duration::from_secs(1);
+
 impl Weather {
+    /// Passes all packets, to the client as many bytes in a second.
+    pub(crate) fn slow(rate: u64) -> Weather {
+        Weather {
+            lost: 0,
+            repeated: 0,
+            delayed: 0,
+            delay_max: 0,
+            size_max: usize::MAX,
+            passes_before: 0,
+            rate,
+        }
+    }
+
     fn of(random: &mut fastrand::Rng) -> Weather {
         let mut either = |first: u32, second: u32| if random.bool() { first } else { second };
         let kind = [either(0, 30), either(0, 10), either(0, 40)];
@@ -53,19 +71,20 @@ impl Weather {
             // QUIC needs 1,200 bytes.
             size_max: if random.bool() { 65_535 } else { random.usize(1200..1500) },
             passes_before: random.u64(0..200),
+            rate: u64::MAX,
         }
     }
 }
 
 /// A network, which ends on drop.
-struct Network {
-    address: SocketAddr,
+pub(crate) struct Network {
+    pub(crate) address: SocketAddr,
     ends: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Network {
-    fn start(server: SocketAddr, weather: Weather, random: fastrand::Rng) -> Network {
+    pub(crate) fn start(server: SocketAddr, weather: Weather, random: fastrand::Rng) -> Network {
         let near = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = near.local_addr().unwrap();
         let ends = Arc::new(AtomicBool::new(false));
@@ -100,6 +119,7 @@ fn pass(
     let mut client = None;
     let mut waiting: BinaryHeap<Due> = BinaryHeap::new();
     let mut count = 0;
+    let mut is_free_at = Instant::now();
     let mut buffer = vec![0; 65_536];
     while !stop.load(Ordering::Relaxed) {
         let mut is_idle = true;
@@ -122,7 +142,14 @@ fn pass(
             for _ in 0..copies {
                 let is_delayed = random.u32(0..100) < weather.delayed;
                 let delay = if is_delayed { random.u64(0..=weather.delay_max) } else { 0 };
-                let at = Instant::now() + Duration::from_millis(delay);
+                let mut at = Instant::now() + Duration::from_millis(delay);
+                if !to_server && weather.rate < u64::MAX {
+                    at = at.max(is_free_at);
+                    if at > Instant::now() + LINE_TIME_MAX {
+                        continue;
+                    }
+                    is_free_at = at + Duration::from_micros(len as u64 * 1_000_000 / weather.rate);
+                }
                 waiting.push(Reverse((at, count, to_server, buffer[..len].to_vec())));
             }
         }

@@ -34,8 +34,8 @@ const CONNECTION_BYTES: usize = 36 * 1024;
 const GIVEN_UP_CREDIT_MAX: u32 = 2_000;
 /// Bytes of a packet that are not content of streams: headers, tag, acknowledgements.
 const PACKET_OVERHEAD_BYTES: u64 = 60;
-/// Time for which the end of a connection waits for acknowledgements of its last data.
-const LAST_DATA_TIME: Duration = Duration::from_secs(2);
+/// Time without progress for which the end of a connection waits for acknowledgements of its last data.
+const LAST_DATA_TIME: Duration = Duration::from_secs(5);
 /// Urgency of responses whose clients do not name one (RFC 9218 section 4.1).
 const DEFAULT_URGENCY: u8 = 3;
 /// Estimated memory of a stream in QUIC and here.
@@ -66,6 +66,11 @@ pub(crate) struct RequestStream {
     /// Whether this side's message ends after these, and whether QUIC knows that.
     ends: bool,
     has_ended: bool,
+    /// Position of the last bytes that QUIC has accepted among those of all streams, and the time of that.
+    accepted_position: u64,
+    accepted_at: Instant,
+    /// Time for which the peer may accept nothing of what this side sends.
+    pub(crate) write_timeout: Duration,
     /// Whether the request's task has ended, so that the stream is forgotten once its response is sent.
     is_released: bool,
 }
@@ -87,6 +92,9 @@ impl RequestStream {
             unsent: VecDeque::new(),
             ends: false,
             has_ended: false,
+            accepted_position: 0,
+            accepted_at: now,
+            write_timeout: Duration::MAX,
             is_released: false,
         }
     }
@@ -120,7 +128,7 @@ struct QuicCounts {
 #[derive(Default)]
 struct CompleteState {
     count: u64,
-    framed_bytes: u64,
+    accepted_bytes: u64,
     /// Frames with data of streams that were sent.
     stream_frames: u64,
 }
@@ -143,10 +151,14 @@ pub(crate) struct H3Connection {
     pub(crate) next_stream: Option<StreamId>,
     /// Requests with collected frames.
     collecting: Vec<u32>,
-    /// Bytes framed in this turn, and in all.
+    /// Bytes framed in this turn.
     turn_bytes: usize,
-    framed_bytes: u64,
-    framed_at: Instant,
+    /// Bytes of frames of requests that QUIC has accepted, which the peer's flow control permits.
+    accepted_bytes: u64,
+    /// Time of the last bytes that QUIC has accepted, or that the peer has acknowledged.
+    progressed_at: Instant,
+    /// Acknowledged bytes of packets when acknowledgements were noted last.
+    acknowledged_packet_bytes: u64,
     acknowledgements: Arc<Acknowledgements>,
     /// Counts of QUIC after the last packets were sent.
     counts: QuicCounts,
@@ -188,8 +200,9 @@ impl H3Connection {
             next_stream: None,
             collecting: Vec::new(),
             turn_bytes: 0,
-            framed_bytes: 0,
-            framed_at: now,
+            accepted_bytes: 0,
+            progressed_at: now,
+            acknowledged_packet_bytes: 0,
             acknowledgements,
             counts: QuicCounts::default(),
             last_complete: CompleteState::default(),
@@ -257,6 +270,9 @@ impl H3Connection {
             match sending.write_chunks(stream.unsent.make_contiguous()) {
                 Ok(part) => {
                     stream.unsent.drain(..part.chunks);
+                    self.accepted_bytes += part.bytes as u64;
+                    self.progressed_at = self.now;
+                    (stream.accepted_position, stream.accepted_at) = (self.accepted_bytes, self.now);
                 }
                 Err(WriteError::Blocked) => break,
                 Err(WriteError::Stopped(_) | WriteError::ClosedStream) => {
@@ -279,9 +295,10 @@ impl H3Connection {
         self.requests.get(&id).is_some_and(|stream| !stream.unsent.is_empty())
     }
 
-    /// Whether the peer has not received all that was framed.
-    pub(crate) fn is_awaiting_peer(&self) -> bool {
-        self.unacknowledged_bytes() > 0 || self.has_unsent()
+    /// Whether the peer has not acknowledged all that QUIC has accepted. Data for which the peer's flow control has no
+    /// room does not count: each stream has a timeout of its own for that.
+    pub(crate) fn is_awaiting_acknowledgements(&self) -> bool {
+        self.unacknowledged_bytes() > 0
     }
 
     fn has_unsent(&self) -> bool {
@@ -289,18 +306,22 @@ impl H3Connection {
     }
 
     /// Whether the connection must stay open for what was framed. A client that has left without a word does not
-    /// keep it open for long: nothing but acknowledgements is missing then.
+    /// keep it open for long: it acknowledges nothing then.
     pub(crate) fn is_needed(&self) -> bool {
-        self.has_unsent() || self.unacknowledged_bytes() > 0 && self.now < self.framed_at + LAST_DATA_TIME
+        self.has_unsent() || self.unacknowledged_bytes() > 0 && self.now < self.progressed_at + LAST_DATA_TIME
     }
 
     /// Notes acknowledgements that have just been received. Nothing was sent since.
     pub(crate) fn note_acknowledgements(&mut self) {
+        let acknowledged = self.acknowledgements.bytes();
+        if std::mem::replace(&mut self.acknowledged_packet_bytes, acknowledged) != acknowledged {
+            self.progressed_at = self.now;
+        }
         let complete = self.acknowledgements.complete();
         if complete != self.last_complete.count {
             let stream_frames = self.counts.sent_stream_frames;
             self.last_complete =
-                CompleteState { count: complete, framed_bytes: self.framed_bytes, stream_frames };
+                CompleteState { count: complete, accepted_bytes: self.accepted_bytes, stream_frames };
         }
     }
 
@@ -338,19 +359,19 @@ impl H3Connection {
         self.acknowledgements.bytes()
     }
 
-    /// Returns the total of framed bytes, and a lower bound of those that the peer has acknowledged.
+    /// Returns the total of bytes that QUIC has accepted, and a lower bound of those that the peer has acknowledged.
     pub(crate) fn progress(&self) -> (u64, u64) {
-        (self.framed_bytes, self.framed_bytes.saturating_sub(self.unacknowledged_bytes()))
+        (self.accepted_bytes, self.accepted_bytes.saturating_sub(self.unacknowledged_bytes()))
     }
 
     /// Maximum number of bytes that QUIC keeps until they are acknowledged.
     fn unacknowledged_bytes(&self) -> u64 {
         let last = &self.last_complete;
-        let since = self.framed_bytes - last.framed_bytes;
+        let since = self.accepted_bytes - last.accepted_bytes;
         if since > 0 {
             return since.min(self.send_window);
         }
-        // What was framed before may have been sent only afterwards.
+        // What was accepted before may have been sent only afterwards.
         u64::from(self.counts.sent_stream_frames != last.stream_frames)
     }
 
@@ -390,6 +411,17 @@ impl H3Connection {
             // Fails if the peer has reset it.
             let _ = self.quic.recv_stream(stream_id(id)).stop(var_int(code));
         }
+    }
+
+    /// Closes streams whose tasks have ended, if the peer has accepted nothing of their rest for too long.
+    pub(crate) fn close_stalled(&mut self) {
+        let is_stalled = |stream: &RequestStream| {
+            let stalled = self.now.saturating_duration_since(stream.accepted_at);
+            stream.is_released && !stream.unsent.is_empty() && stalled >= stream.write_timeout
+        };
+        let stalled: Vec<u32> =
+            self.requests.iter().filter(|(_, stream)| is_stalled(stream)).map(|(id, _)| *id).collect();
+        stalled.into_iter().for_each(|id| self.close_stream(id, Http3Code::REQUEST_CANCELLED));
     }
 
     /// Closes the stream in both directions, as far as it is open.
@@ -466,8 +498,6 @@ impl H3Connection {
         write(&mut self.http, stream.message.id(), &mut stream.collected);
         let added = stream.collected.len() - before;
         self.turn_bytes += added;
-        self.framed_bytes += added as u64;
-        self.framed_at = self.now;
         if stream.collected.len() >= COLLECTED_BYTES_MAX {
             self.flush_request(id);
         }
@@ -494,6 +524,15 @@ pub(crate) fn var_int(code: Http3Code) -> VarInt {
 }
 
 impl ContentFrames for H3Connection {
+    fn position(&self, id: u32) -> Option<u64> {
+        let stream = self.requests.get(&id);
+        // What was collected is accepted, or waits for the peer, at the end of this turn.
+        Some(stream.map_or(0, |stream| match stream.collected.len() {
+            0 => stream.accepted_position,
+            collected => self.accepted_bytes + collected as u64,
+        }))
+    }
+
     fn capacity(&self, id: u32) -> usize {
         match self.requests.get(&id) {
             Some(stream) if stream.unsent.is_empty() => PIECE_BYTES_MAX,
@@ -535,8 +574,6 @@ impl ContentFrames for H3Connection {
             }
             stream.unsent.push_back(Bytes::from(content).slice(at..));
             self.turn_bytes += taken;
-            self.framed_bytes += (header.len() + taken) as u64;
-            self.framed_at = self.now;
             stream.ends |= ends && taken == len;
             self.flush_request(id);
         }

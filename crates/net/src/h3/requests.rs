@@ -56,9 +56,12 @@ impl ClientProtocol for H3Connection {
     }
 
     fn release(&mut self, id: u32) {
-        match self.requests.get(&id) {
-            Some(stream) if stream.is_complete => self.release(id, Http3Code::NO_ERROR),
-            _ => self.close_stream(id, Http3Code::REQUEST_CANCELLED),
+        self.flush_request(id);
+        let is_complete = self.requests.get(&id).is_some_and(|stream| stream.is_complete);
+        // A server that has answered may never read the rest of the request.
+        match is_complete && !self.is_blocked(id) {
+            true => self.release(id, Http3Code::NO_ERROR),
+            false => self.close_stream(id, Http3Code::REQUEST_CANCELLED),
         }
     }
 

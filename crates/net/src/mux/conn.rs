@@ -121,7 +121,7 @@ impl MuxConn {
     pub(crate) fn remove(&self, stream: &StreamShared) {
         self.streams.borrow_mut().remove(&stream.id);
         self.set_stream_bytes(stream, 0);
-        let framed = stream.framed_position.get();
+        let framed = self.position(stream);
         if framed > self.acknowledged_bytes.get() {
             let (position, timeout) = self.ended_streams.get();
             self.ended_streams.set((position.max(framed), timeout.max(stream.write_timeout.get())));
@@ -129,6 +129,7 @@ impl MuxConn {
         self.core.deregister(&stream.source);
         self.paused.borrow_mut().retain(|paused| paused.id != stream.id);
         let mut machine = self.machine.borrow_mut();
+        machine.set_write_timeout(stream.id, stream.write_timeout.get());
         match stream.is_reset() {
             true => machine.close(stream.id),
             false if stream.is_closed() => machine.close(stream.id),
@@ -139,6 +140,11 @@ impl MuxConn {
         }
         drop(machine);
         self.notify();
+    }
+
+    /// Returns the position of the stream's last bytes in the connection's output.
+    pub(crate) fn position(&self, stream: &StreamShared) -> u64 {
+        self.machine.borrow().position(stream.id).unwrap_or(stream.framed_position.get())
     }
 
     /// Schedules the connection's task.

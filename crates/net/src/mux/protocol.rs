@@ -1,7 +1,7 @@
 //! Interface between a multiplexed connection and its protocol.
 
 use http::{BodySize, Field, Fields, Head, Limits, Method, Name, Reject, Span, Status};
-use times::Moment;
+use times::{Millis, Moment};
 
 use crate::fault::Fault;
 
@@ -111,6 +111,12 @@ pub(crate) fn convert_extended_connect(protocol: Span, head: &mut Head, bytes: &
 
 /// Framing of the content of streams.
 pub(crate) trait ContentFrames {
+    /// Returns the position of the stream's last bytes in the connection's output, of a protocol that takes more than
+    /// flow control permits. `None`: streams have the positions of their frames.
+    fn position(&self, _id: u32) -> Option<u64> {
+        None
+    }
+
     /// Returns the number of data bytes that flow control permits on a stream.
     fn capacity(&self, id: u32) -> usize;
 
@@ -141,6 +147,10 @@ pub(crate) trait MuxProtocol: ContentFrames {
 
     /// Updates the receive window after `bytes` body bytes were read.
     fn grant(&mut self, id: u32, bytes: usize);
+
+    /// Sets the time for which the peer may accept nothing of a stream, for a protocol that sends on after
+    /// [`MuxProtocol::close`] and [`MuxProtocol::reset`].
+    fn set_write_timeout(&mut self, _id: u32, _timeout: Millis) {}
 
     /// Resets a stream and forgets it.
     fn reset(&mut self, id: u32, reason: ResetReason);

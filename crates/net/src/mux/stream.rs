@@ -483,13 +483,15 @@ impl StreamLane {
         loop {
             let until = self.conn.core.now() + self.stall_timeout();
             let of_file = self.shared.file_sent_bytes.get();
+            let position = self.conn.position(&self.shared);
             match wait::ready(&self.conn.core, &self.shared.source, Interest(WRITE), until).await {
                 // Other streams are sent first. The connection's task checks the client's progress.
                 Err(Fault::Timeout) if self.shared.is_queued.get() => {}
                 Err(Fault::Timeout) if self.shared.file_sent_bytes.get() != of_file => {}
+                Err(Fault::Timeout) if self.conn.position(&self.shared) != position => {}
                 // The client has not received the last frame yet. The connection's task checks that too.
                 Err(Fault::Timeout)
-                    if self.conn.acknowledged_bytes.get() < self.shared.framed_position.get() => {}
+                    if self.conn.acknowledged_bytes.get() < self.conn.position(&self.shared) => {}
                 waited => break waited?,
             }
         }

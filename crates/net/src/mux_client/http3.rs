@@ -21,7 +21,7 @@ const EVENT_WEIGHT_BYTES: usize = 64;
 /// Progress of the server's reading.
 struct ClientProgress {
     moved_bytes: usize,
-    /// Totals of framed and of acknowledged bytes at the last change, and its time.
+    /// Totals of accepted and of acknowledged bytes at the last change, and its time.
     totals: (u64, u64),
     changed_at: Moment,
 }
@@ -125,8 +125,8 @@ fn send(conn: &ClientConn, client: &mut Http3Client, progress: &mut ClientProgre
         }
         let framed = connection.borrow().turn_bytes();
         progress.moved_bytes += client.send().max(framed);
-        let (framed_total, acknowledged) = connection.borrow().progress();
-        conn.drained_bytes.set(framed_total);
+        let (accepted, acknowledged) = connection.borrow().progress();
+        conn.drained_bytes.set(accepted);
         conn.acknowledged_bytes.set(acknowledged);
         let is_done = framed == 0 || !conn.has_queued_streams();
         if is_done || progress.moved_bytes >= TURN_BYTES_MAX || client.is_blocked() {
@@ -136,11 +136,11 @@ fn send(conn: &ClientConn, client: &mut Http3Client, progress: &mut ClientProgre
 }
 
 impl ClientProgress {
-    /// Whether the server has accepted nothing for too long, of sent or pending data.
+    /// Whether the server has accepted nothing for too long, of what was sent.
     fn is_stalled(&mut self, conn: &ClientConn, connection: &H3Connection) -> bool {
         let now = conn.core.now();
         let totals = connection.progress();
-        if totals != self.totals || !connection.is_awaiting_peer() {
+        if totals != self.totals || !connection.is_awaiting_acknowledgements() {
             (self.totals, self.changed_at) = (totals, now);
         }
         now >= self.changed_at + WRITE_TIMEOUT

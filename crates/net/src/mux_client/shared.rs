@@ -133,6 +133,11 @@ impl ClientConn {
         conn
     }
 
+    /// Returns the position of the stream's last bytes in the connection's output.
+    pub(crate) fn position(&self, stream: &StreamShared) -> u64 {
+        self.protocol.borrow().position(stream.id).unwrap_or(stream.framed_position.get())
+    }
+
     /// Returns the number of requests whose tasks have not ended.
     pub(crate) fn live_streams(&self) -> usize {
         self.streams.borrow().len()

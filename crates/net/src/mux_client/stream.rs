@@ -196,7 +196,7 @@ impl MuxRequestStream {
     /// Whether the server is known to have received any of this request since the last call.
     pub fn has_progressed(&mut self) -> bool {
         let taken_bytes = self.conn.acknowledged_bytes.get();
-        let framed_at = self.stream.shared.framed_position.get();
+        let framed_at = self.conn.position(&self.stream.shared);
         let seen_bytes = std::mem::replace(&mut self.reported_bytes, taken_bytes);
         seen_bytes < taken_bytes.min(framed_at)
     }

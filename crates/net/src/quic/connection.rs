@@ -209,7 +209,7 @@ fn close(quic: &mut Connection, now: Instant, ended: &Result<(), Fault>) {
 /// State of a connection's task besides its requests.
 struct Progress {
     moved_bytes: usize,
-    /// Time since which the client has accepted nothing, while it should.
+    /// Time since which the client has acknowledged nothing, while it should.
     stalled_since: Moment,
     /// Acknowledged bytes of packets at the last check.
     acknowledged_bytes: u64,
@@ -228,13 +228,14 @@ async fn run<S: Service>(
             let mut server = server.borrow_mut();
             server.limit_growth(core.memory().window_growth_max());
             server.now = link.endpoint().now();
+            server.http.set_head_limits(conn.context().limits.get().head);
             link.receive(&mut server.quic);
             server.note_acknowledgements();
             server.close_overdue(conn.context().timeouts.get().head);
         }
         receive(requests, server, &mut progress)?;
         send(conn, server, link, &mut progress)?;
-        let waits = server.borrow().is_awaiting_peer();
+        let waits = server.borrow().is_awaiting_acknowledgements();
         let is_needed = server.borrow().is_needed();
         match requests.check_end(is_needed, false) {
             ConnectionEnd::No => {}
@@ -265,7 +266,7 @@ async fn run<S: Service>(
 }
 
 impl Progress {
-    /// Whether the client has accepted nothing for too long, although something waits for it.
+    /// Whether the client has acknowledged nothing for too long, although something was sent.
     fn is_stalled(&mut self, conn: &MuxConn, acknowledged: u64, waits: bool) -> bool {
         let now = conn.core.now();
         if !waits || std::mem::replace(&mut self.acknowledged_bytes, acknowledged) != acknowledged {
@@ -321,8 +322,8 @@ fn send(
         let framed = server.flush();
         let sent = link.send(&mut server.quic);
         server.note_sent();
-        let (framed_total, acknowledged) = server.progress();
-        conn.drained_bytes.set(framed_total);
+        let (accepted, acknowledged) = server.progress();
+        conn.drained_bytes.set(accepted);
         conn.acknowledged_bytes.set(acknowledged);
         progress.moved_bytes += sent.max(framed);
         if server.own_unsent_bytes() > OWN_BYTES_MAX {

@@ -64,13 +64,14 @@ impl H3Connection {
         Box::new(StreamRequest { head, bytes, priority, rejection, ended })
     }
 
-    /// Closes requests whose heads did not arrive in time.
+    /// Closes requests whose heads did not arrive in time, and those whose responses the client does not accept.
     pub(super) fn close_overdue(&mut self, timeout: Millis) {
         if self.now < self.heads_checked_at + HEAD_CHECK_INTERVAL {
             return;
         }
         self.heads_checked_at = self.now;
         self.earn(GIVEN_UP_CREDIT_PER_SECOND);
+        self.close_stalled();
         let timeout = Duration::from_millis(timeout.0);
         let is_overdue = |stream: &RequestStream| !stream.has_begun && self.now >= stream.opened_at + timeout;
         let overdue = self.requests.iter().filter(|(_, stream)| is_overdue(stream));
@@ -94,6 +95,12 @@ impl MuxProtocol for H3Connection {
 
     fn grant(&mut self, id: u32, bytes: usize) {
         self.grant(id, bytes);
+    }
+
+    fn set_write_timeout(&mut self, id: u32, timeout: Millis) {
+        if let Some(stream) = self.requests.get_mut(&id) {
+            stream.write_timeout = Duration::from_millis(timeout.0);
+        }
     }
 
     fn reset(&mut self, id: u32, reason: ResetReason) {

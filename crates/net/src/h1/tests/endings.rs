@@ -110,7 +110,7 @@ fn free_permit_wakes_every_waiting_listener() {
         assert_ne!(listener.ready() & crate::source::READ, 0);
         rig.core.deregister(listener);
     }
-    assert!(!rig.engine.context.connection_limit.has_waiting());
+    assert!(!rig.engine.context.connection_limit.has_waiting(rig.engine.context.core.now()));
 }
 
 #[test]

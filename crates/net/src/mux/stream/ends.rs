@@ -16,7 +16,7 @@ impl StreamLane {
     /// Whether the client has received any data of this stream since the last call.
     pub(crate) fn has_progressed(&mut self) -> bool {
         let taken_bytes = self.conn.acknowledged_bytes.get();
-        let framed_at = self.shared.framed_position.get();
+        let framed_at = self.conn.position(&self.shared);
         let seen_bytes = std::mem::replace(&mut self.reported_bytes, taken_bytes);
         seen_bytes < taken_bytes.min(framed_at)
     }
