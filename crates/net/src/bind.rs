@@ -303,6 +303,22 @@ impl Listener {
         }
     }
 
+    /// Takes over the UDP sockets for HTTP/3 from the process that has passed them on.
+    pub(crate) fn take_over_datagrams(&self) {
+        self.datagrams.iter().for_each(|socket| socket.take_over());
+    }
+
+    /// Gives the UDP sockets for HTTP/3 other channels to a successor, for a server that is started in place of one
+    /// that has ended.
+    ///
+    /// # Errors
+    /// System errors.
+    pub fn renew_channels(&mut self) -> io::Result<()> {
+        let renewed = self.datagrams.iter().map(|socket| socket.renewed().map(Arc::new));
+        self.datagrams = renewed.collect::<io::Result<_>>()?;
+        Ok(())
+    }
+
     /// Whether the kernel has granted a UDP socket less than 1 MiB for received packets, so that bursts are lost.
     #[must_use]
     pub fn has_small_datagram_buffers(&self) -> bool {

@@ -87,6 +87,8 @@ enum AcceptCommand {
     Close(u64, ClosingMode),
     /// New limits, and the number of cores among which they are divided.
     Limits(Box<ServingLimits>, usize),
+    /// Receive the packets of the UDP sockets.
+    ReceiveDatagrams,
     /// A request for the list of connections.
     Connections(Sender<CoreConnections>),
 }
@@ -276,6 +278,14 @@ impl Listeners {
         while cores.iter().any(|core| core.has_commands.load(Ordering::Acquire)) && Instant::now() < until {
             std::thread::sleep(REPLACE_POLL_INTERVAL);
         }
+    }
+
+    /// Receives the packets of the UDP sockets for HTTP/3 from now on, in place of the process that has passed them
+    /// on, or of a successor that has failed.
+    pub fn receive_datagrams(&self) {
+        let state = lock(&self.0);
+        state.open.iter().for_each(|(_, listener)| listener.take_over_datagrams());
+        state.cores.iter().for_each(|core| core.send(AcceptCommand::ReceiveDatagrams));
     }
 
     /// Whether every core has run a turn since the last call, so that none is stuck.
@@ -473,6 +483,9 @@ impl<S: Service> AcceptingSockets<S> {
             match order {
                 AcceptCommand::Open(door) => self.open(door),
                 AcceptCommand::Limits(set, cores) => self.engine.context.set_limits(&set, cores),
+                AcceptCommand::ReceiveDatagrams => {
+                    self.endpoints.borrow().iter().for_each(OpenEndpoint::receive);
+                }
                 AcceptCommand::Connections(asker) => {
                     let context = &self.engine.context;
                     let (count, listed) = context.connections.read();

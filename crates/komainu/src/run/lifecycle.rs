@@ -317,6 +317,10 @@ impl RunningServer {
         if outcome.is_ok() && !progress.is_stopping {
             self.warn_of_runtime_changes();
         }
+        if outcome.is_err() {
+            // The successor may have taken over before it failed.
+            self.listeners.receive_datagrams();
+        }
         let Some(UpgradeProgress { waiters: askers, successor }) = progress.upgrade.take() else { return };
         let outcome = match outcome {
             Ok(text) => Ok(text),

@@ -320,6 +320,8 @@ fn report_start(
     let addresses = format_addresses(&listeners.urls());
     options::http3_warnings(listeners).iter().for_each(|text| notices.warn(text));
     options::receive_buffer_warning(listeners).into_iter().for_each(|text| notices.warn(text));
+    // Nothing fails from here on.
+    listeners.receive_datagrams();
     notifier.ready(&format!("serving on {addresses}"));
     if let Some(predecessor) = predecessor {
         predecessor.report_ready();

@@ -53,6 +53,9 @@ const LAST_MESSAGES_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after the second signal to stop until the server is killed.
 const KILL_AFTER: Duration = Duration::from_secs(2);
 
+/// Time that a replaced server has to end after its connections and applications had theirs, before it is killed.
+const REPLACED_MARGIN: Duration = Duration::from_secs(15);
+
 /// Interval of checks whether the server is stopped (SIGSTOP), and the maximum duration of this.
 const STOPPED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const STOPPED_TIME_MAX: Duration = Duration::from_secs(5);
@@ -217,6 +220,11 @@ impl SupervisorLoop {
             );
             let when = if pause.is_zero() { String::new() } else { format!(" in {} ms", pause.as_millis()) };
             self.notices.error(&format!("{text}{when}"));
+            for listener in lock(&self.state.listeners).iter_mut() {
+                if let Err(error) = listener.renew_channels() {
+                    self.notices.error(&format!("HTTP/3 at {}: {error}", listener.url()));
+                }
+            }
             self.state.notifier.reset_watchdog();
             let until = Instant::now() + pause;
             while let Ok(event) = events.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -279,6 +287,8 @@ impl SupervisorLoop {
                     let text = self.hand_over_to(pid);
                     // Fails if the server has ended; then there is no client to answer.
                     let _ = link::send(&*child.link, &SupervisorOrder::Upgraded(text).text(), &[]);
+                    // The server still has the sockets; it could ignore the order and continue to accept.
+                    kill_at = Some(Instant::now() + self.replaced_server_time());
                     SupervisorOrder::Stop
                 }
                 Ok(SupervisorEvent::Signal(_)) => match self.handle_stop(&mut kill_at) {
@@ -286,6 +296,12 @@ impl SupervisorLoop {
                     None => continue,
                 },
                 Err(RecvTimeoutError::Timeout) if kill_at.is_some_and(|at| at <= Instant::now()) => {
+                    if self.is_replaced && self.stop_requests < 2 {
+                        let pid = child.pid;
+                        self.notices.error(&format!(
+                            "the replaced server (process {pid}) has not ended in time: it is killed"
+                        ));
+                    }
                     kill_server(child);
                     kill_at = None;
                     continue;
@@ -299,6 +315,13 @@ impl SupervisorLoop {
                 kill_server(child);
             }
         }
+    }
+
+    /// Time after which a replaced server that obeys has ended.
+    fn replaced_server_time(&self) -> Duration {
+        let current = lock(&self.state.current);
+        let apps = current.config.apps.iter().map(|(_, app)| app.timeouts.stop).max().unwrap_or_default();
+        current.config.timeouts.drain + apps + REPLACED_MARGIN
     }
 
     /// Continues a server that was stopped by a signal, as another process of the same user could do.

@@ -4,8 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rustix::net::sockopt::socket_type;
+use rustix::net::{SendFlags, SocketType, send};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
 use crate::certified;
 use crate::h3_client::H3Client;
+use crate::hosted::kill;
 use crate::line::Line;
 use crate::requests::A;
 use crate::rig::{as_we_are, eventually, is_root, kinds};
@@ -58,6 +63,62 @@ fn request_that_runs_is_finished_by_the_old_server() {
         }
         line.stop();
     }
+}
+
+#[test]
+fn failed_upgrade_leaves_http3_to_the_old_server() {
+    for kind in kinds() {
+        let line = start(kind);
+        let mut before = H3Client::connect(line.rig.address, "a.test");
+        assert_eq!(before.ask("GET", "/", &[A], b"").status, 200);
+        // The address of the control listener is bound last, and is not this machine's.
+        let text = std::fs::read_to_string(line.rig.folder.at("komainu.toml")).unwrap();
+        line.rig.folder.write("komainu.toml", format!("{text}\n[control]\nlisten = \"192.0.2.1:1\"\n"));
+        let said = line.upgrade_in_vain();
+        assert!(said.contains("192.0.2.1"), "{said}");
+        assert_eq!(before.ask("GET", "/", &[A], b"").status, 200, "{kind}");
+        let mut new = H3Client::connect(line.rig.address, "a.test");
+        assert_eq!(new.ask("GET", "/", &[A], b"").status, 200, "{kind}");
+        line.stop();
+    }
+}
+
+/// Sends messages to the ends of all channels that the server has, as it could itself, and kills it.
+fn write_to_channels_and_kill(server: u32) {
+    let pid = Pid::from_raw(server.cast_signed()).unwrap();
+    let process = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    let mut written = 0;
+    for entry in std::fs::read_dir(format!("/proc/{server}/fd")).unwrap() {
+        let number = entry.unwrap().file_name().to_string_lossy().parse().unwrap();
+        let Ok(copy) = pidfd_getfd(&process, number, PidfdGetfdFlags::empty()) else { continue };
+        if !socket_type(&copy).is_ok_and(|kind| kind == SocketType::SEQPACKET) {
+            continue;
+        }
+        // "I receive now", as of a successor; and packets that are none.
+        for message in [&[0][..], &[1, 2, 3], &[1; 100]] {
+            written += usize::from(send(&copy, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok());
+        }
+    }
+    assert!(written > 0);
+    assert!(kill(server, "-KILL"));
+}
+
+#[test]
+fn messages_of_a_hostile_server_do_not_end_http3() {
+    if !is_root() {
+        return eprintln!("SKIPPED: only root can start a server with a supervisor");
+    }
+    let mut line = start("user = \"65534\"\ngroup = \"65534\"\n");
+    for _ in 0..2 {
+        let server = line.server().unwrap();
+        write_to_channels_and_kill(server);
+        eventually("another server serves", || line.server().is_some_and(|pid| pid != server));
+        let mut client = H3Client::connect(line.rig.address, "a.test");
+        assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+        // Neither does a server that is started in place of a successor depend on the first one.
+        line.upgrade();
+    }
+    line.stop();
 }
 
 #[test]

@@ -31,6 +31,13 @@ impl Line {
         komainu().args(arguments).env("RUNTIME_DIRECTORY", self.rig.folder.at("run")).output().unwrap()
     }
 
+    /// Process id of the current server, which is not that of its supervisor.
+    pub fn server(&self) -> Option<u32> {
+        let reported = self.komainu(&["status", "--json", "--pid", &self.pid.to_string()]);
+        let servers: serde_json::Value = serde_json::from_slice(&reported.stdout).ok()?;
+        servers[0]["pid"].as_u64().map(|pid| pid as u32)
+    }
+
     /// Runs `komainu upgrade`, which must succeed.
     pub fn upgrade(&mut self) -> u32 {
         let before = self.pid;

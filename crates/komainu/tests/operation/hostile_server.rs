@@ -4,9 +4,12 @@
 //! The test stops the server and speaks over the server's end of the link.
 
 use std::fs;
-use std::io::{IoSlice, IoSliceMut, Read};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred, socket_type};
@@ -14,9 +17,10 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketType, recvmsg, sendmsg,
 };
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
 
 use crate::hosted::{is_alive, kill, status};
+use crate::line::Line;
 use crate::privileges::{can_be_tested, of_another_user, start};
 use crate::rig::{Folder, Rig, eventually};
 
@@ -288,4 +292,49 @@ fn log_reopen_refuses_directory_replaced_by_symbolic_link() {
     let found: Vec<_> =
         fs::read_dir(rig.folder.at("only-root")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(found, ["nothing"]);
+}
+
+#[test]
+fn replaced_server_that_does_not_end_is_killed() {
+    if !can_be_tested() {
+        return;
+    }
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = format!(
+        r#"
+        user = "65534"
+        group = "65534"
+        listen = "127.0.0.1:0"
+        timeouts = {{ drain = "5s" }}
+        [[route]]
+        path = "/wait"
+        proxy = "http://{}"
+        [[route]]
+        respond = "yes"
+        "#,
+        silent.local_addr().unwrap()
+    );
+    let mut line = Line::start(Folder::new(), &config);
+    let old = line.server().unwrap();
+    let mut waiting = line.rig.connect();
+    waiting.write_all(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let _asked = silent.accept().unwrap();
+    line.upgrade();
+    let process = pidfd(old);
+    let has_ended = Arc::new(AtomicBool::new(false));
+    // It follows no order: the supervisor continues it, which does not help.
+    let stops = std::thread::spawn({
+        let has_ended = has_ended.clone();
+        move || {
+            while !has_ended.load(Ordering::Relaxed) {
+                let _ = pidfd_send_signal(&process, Signal::STOP);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    });
+    eventually("it is killed", || !is_alive(old));
+    has_ended.store(true, Ordering::Relaxed);
+    stops.join().unwrap();
+    assert_eq!(line.rig.get("/").status(), 200);
+    line.stop();
 }

@@ -73,6 +73,9 @@ pub(super) struct EndpointDoor {
     pub(super) listener: Cell<(u64, u64)>,
     pub(super) is_closing: Cell<bool>,
     pub(super) has_ended: Cell<bool>,
+    /// Whether this process receives the packets of the socket. Not before it has taken over from the process that
+    /// has passed the socket on, and not after a successor has taken over.
+    pub(super) receives: Cell<bool>,
     /// Wakes the endpoint's task.
     pub(super) source: Rc<Source>,
 }
@@ -89,6 +92,7 @@ impl OpenEndpoint {
             listener: Cell::new(door.listener),
             is_closing: Cell::new(false),
             has_ended: Cell::new(false),
+            receives: Cell::new(door.socket.has_taken_over()),
             source,
         }))
     }
@@ -108,6 +112,12 @@ impl OpenEndpoint {
         self.0.listener.set(listener);
         self.0.announce(true);
         self.0.is_closing.set(false);
+    }
+
+    /// Receives the packets of the socket from now on.
+    pub(crate) fn receive(&self) {
+        self.0.receives.set(true);
+        self.wake();
     }
 
     /// Stops accepting new connections, if they belong to this listener.
@@ -169,8 +179,6 @@ pub(super) struct QuicEndpoint {
     pub(super) identifiers: IdentifierGenerator,
     /// Readable when a successor has sent something.
     pub(super) channel: Rc<Source>,
-    /// Whether a successor receives the packets of the socket.
-    pub(super) is_succeeded: Cell<bool>,
     /// Whether the process that has passed the socket on may still serve connections.
     pub(super) has_predecessor: Cell<bool>,
     pub(super) buffer: Cell<Vec<u8>>,
@@ -192,8 +200,7 @@ impl QuicEndpoint {
         let before = door.socket.predecessor().and_then(succession::read_announcement);
         let generation = before.as_ref().map_or(0, |(generation, _)| generation.wrapping_add(1));
         let secret = acceptor.endpoint_secret(before.map(|(_, secret)| secret));
-        succession::announce(&door.socket, generation, &secret);
-        let has_predecessor = door.socket.predecessor().is_some_and(succession::take_over);
+        succession::announce(door.socket.successor(), generation, &secret);
         let keys = EndpointKeys::new(&secret);
         let mut config = EndpointConfig::new(keys.reset.clone());
         let identifiers = IdentifierGenerator { core: door.index, generation, key: keys.identifiers.clone() };
@@ -227,8 +234,7 @@ impl QuicEndpoint {
             generation,
             identifiers,
             channel,
-            is_succeeded: Cell::new(false),
-            has_predecessor: Cell::new(has_predecessor),
+            has_predecessor: Cell::new(door.socket.predecessor().is_some()),
             buffer: Cell::default(),
         })))
     }

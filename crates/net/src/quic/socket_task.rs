@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::datagram_socket::ReceiveBuffers;
 use crate::h3::{RECEIVE_BUFFERS, TURN_BYTES_MAX, for_each_packet};
 use crate::memory::Pressure;
-use crate::permit::ConnectionPermit;
+use crate::permit::{ConnectionPermit, TurnedAway};
 use crate::service::{Engine, Service};
 use crate::source::{READ, Source};
 
@@ -64,7 +64,7 @@ impl QuicEndpoint {
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         while let Some((message, len)) = succession::receive(self.socket.successor(), &mut buffer) {
             match message {
-                SuccessorMessage::Receiving => self.is_succeeded.set(true),
+                SuccessorMessage::Receiving => self.door.0.receives.set(false),
                 SuccessorMessage::Packet(meta, at) => {
                     let packet = BytesMut::from(&buffer[at..len]);
                     if self.is_own(&meta, &packet) {
@@ -135,7 +135,8 @@ impl QuicEndpoint {
             return quic.ignore(incoming);
         }
         out.clear();
-        if handshakes >= HANDSHAKES_UNPROVEN_MAX
+        let is_full = limit.taken.get() >= limit.max.get();
+        if (handshakes >= HANDSHAKES_UNPROVEN_MAX || is_full)
             && !incoming.remote_address_validated()
             && incoming.may_retry()
         {
@@ -146,8 +147,15 @@ impl QuicEndpoint {
             return;
         }
         let peer = Peer::Tcp(incoming.remote_address());
-        if limit.taken.get() >= limit.max.get() && context.core.close_idle(1) == 0 {
+        if is_full && context.core.close_idle(1) == 0 {
             context.counters.quic_refused.add(1);
+            let turned_away = limit.turn_away(context.core.now());
+            if turned_away == TurnedAway::First {
+                self.links.borrow().iter().flatten().for_each(|link| self.wake(link));
+            }
+            if turned_away != TurnedAway::InVain {
+                return quic.ignore(incoming);
+            }
             let transmit = quic.refuse(incoming, out);
             let _ = self.socket.send(&transmit, &out[..transmit.size]);
             return;
@@ -181,7 +189,7 @@ pub(crate) async fn serve_socket<S: Service>(engine: Rc<Engine<S>>, door: QuicSo
     let mut buffers = ReceiveBuffers::new();
     loop {
         endpoint.receive_from_successor(&engine);
-        let is_empty = endpoint.is_succeeded.get() || endpoint.receive(&engine, &mut buffers);
+        let is_empty = !open.0.receives.get() || endpoint.receive(&engine, &mut buffers);
         endpoint.wake_connections();
         if endpoint.is_closing(&context) && endpoint.connections() == 0 {
             break;
@@ -190,7 +198,7 @@ pub(crate) async fn serve_socket<S: Service>(engine: Rc<Engine<S>>, door: QuicSo
             core.yield_now().await;
             continue;
         }
-        wait(&core, [&endpoint.source, &endpoint.channel, &open.0.source], endpoint.is_succeeded.get()).await;
+        wait(&core, [&endpoint.source, &endpoint.channel, &open.0.source], open.0.receives.get()).await;
     }
     core.unwatch(door.socket.fd());
     core.unwatch(door.socket.successor());
@@ -209,11 +217,11 @@ impl Drop for EndpointEnd {
 }
 
 /// Waits for packets, room in the socket, a timer, the successor, or a command.
-async fn wait(core: &Core, sources: [&Source; 3], is_succeeded: bool) {
+async fn wait(core: &Core, sources: [&Source; 3], receives: bool) {
     let [socket, channel, commands] = sources;
     let mut has_waited = false;
     std::future::poll_fn(|_| {
-        let received = if is_succeeded { 0 } else { socket.ready() & READ };
+        let received = if receives { socket.ready() & READ } else { 0 };
         let is_ready = (received | channel.ready() & READ | commands.ready() & READ) != 0;
         // A spurious wake-up is harmless: there is nothing to receive.
         if is_ready || std::mem::replace(&mut has_waited, true) {

@@ -18,8 +18,6 @@ use std::os::fd::OwnedFd;
 use quinn_udp::{EcnCodepoint, RecvMeta};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use super::udp_socket::QuicUdpSocket;
-
 /// Message kinds.
 const RECEIVING: u8 = 0;
 const PACKETS: u8 = 1;
@@ -56,17 +54,12 @@ impl From<&RecvMeta> for PacketMeta {
     }
 }
 
-/// Leaves generation and secret of this process in the channel for a successor, in place of those that a
-/// process which has ended left there.
-pub(super) fn announce(socket: &QuicUdpSocket, generation: u8, secret: &[u8]) {
-    let mut buffer = [0u8; ANNOUNCEMENT_BYTES_MAX];
-    while rustix::net::recv(socket.successor_end(), &mut buffer, RecvFlags::DONTWAIT)
-        .is_ok_and(|(len, _)| len > 0)
-    {}
+/// Leaves generation and secret of this process in the channel for a successor.
+pub(super) fn announce(channel: &OwnedFd, generation: u8, secret: &[u8]) {
     let mut message = vec![generation];
     message.extend_from_slice(secret);
     // Without it, a successor answers packets of this process's connections as those of strangers.
-    let _ = rustix::net::send(socket.successor(), &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    let _ = rustix::net::send(channel, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 /// Returns generation and secret of the predecessor, which stay in the channel for another attempt.
@@ -77,9 +70,10 @@ pub(super) fn read_announcement(channel: &OwnedFd) -> Option<(u8, Vec<u8>)> {
     Some((*generation, secret.to_vec()))
 }
 
-/// Tells the predecessor that this process receives now. Returns false if it has ended.
-pub(super) fn take_over(channel: &OwnedFd) -> bool {
-    rustix::net::send(channel, &[RECEIVING], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok()
+/// Tells the predecessor that this process receives now.
+pub(super) fn take_over(channel: &OwnedFd) {
+    // Fails if the predecessor has ended.
+    let _ = rustix::net::send(channel, &[RECEIVING], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
 }
 
 /// Passes a packet on. If the channel is full, the packet counts as lost. Returns false if the predecessor has
@@ -140,6 +134,7 @@ fn decode(message: &[u8]) -> Option<PacketMeta> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quic::udp_socket::QuicUdpSocket;
 
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -173,18 +168,42 @@ mod tests {
         let sockets = QuicUdpSocket::bind("127.0.0.1:0".parse().unwrap(), true, 1).unwrap();
         let far = sockets[0].successor_end().try_clone_to_owned().unwrap();
         assert_eq!(read_announcement(&far), None);
-        announce(&sockets[0], 254, b"of a server that was killed");
-        announce(&sockets[0], 255, b"secret");
+        announce(sockets[0].successor(), 255, b"secret");
         assert_eq!(read_announcement(&far), Some((255, b"secret".to_vec())));
         assert_eq!(read_announcement(&far), Some((255, b"secret".to_vec())));
         let near = sockets[0].successor().try_clone().unwrap();
         drop(sockets);
-        assert!(take_over(&far));
+        take_over(&far);
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         assert_eq!(receive(&near, &mut buffer).unwrap().0, SuccessorMessage::Receiving);
         assert!(receive(&near, &mut buffer).is_none());
         drop(near);
-        assert!(!take_over(&far));
+        take_over(&far);
+    }
+
+    #[test]
+    fn server_started_in_place_of_another_inherits_no_messages() {
+        let sockets = QuicUdpSocket::bind("127.0.0.1:0".parse().unwrap(), true, 1).unwrap();
+        announce(sockets[0].successor(), 254, b"of a server that was killed");
+        take_over(&sockets[0].successor_end().try_clone_to_owned().unwrap());
+        let renewed = sockets[0].renewed().unwrap();
+        assert_eq!(renewed.address(), sockets[0].address());
+        assert!(receive(renewed.successor(), &mut vec![0; MESSAGE_BYTES_MAX]).is_none());
+        let far = renewed.successor_end().try_clone_to_owned().unwrap();
+        assert_eq!(read_announcement(&far), None);
+    }
+
+    #[test]
+    fn announcements_of_any_length_are_bounded() {
+        let (near, far) = pair();
+        assert_eq!(read_announcement(&far), None);
+        for len in [1, 2, ANNOUNCEMENT_BYTES_MAX, 2 * ANNOUNCEMENT_BYTES_MAX] {
+            rustix::net::send(&near, &vec![255; len], SendFlags::DONTWAIT).unwrap();
+            let (generation, secret) = read_announcement(&far).unwrap();
+            assert_eq!((generation, secret.len()), (255, len.min(ANNOUNCEMENT_BYTES_MAX) - 1));
+            let mut read = [0u8; 1];
+            rustix::net::recv(&far, &mut read, RecvFlags::DONTWAIT).unwrap();
+        }
     }
 
     #[test]

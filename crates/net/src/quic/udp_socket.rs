@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
+use super::succession;
 use crate::datagram_socket::{DatagramSocket, bind_sockets};
 use crate::sys;
 
@@ -19,6 +21,7 @@ pub(crate) struct QuicUdpSocket {
     successor: (OwnedFd, OwnedFd),
     /// Channel to the process that has passed the socket on.
     predecessor: Option<OwnedFd>,
+    has_taken_over: AtomicBool,
 }
 
 impl QuicUdpSocket {
@@ -61,7 +64,32 @@ impl QuicUdpSocket {
         successor: (OwnedFd, OwnedFd),
         predecessor: Option<OwnedFd>,
     ) -> io::Result<QuicUdpSocket> {
-        Ok(QuicUdpSocket { datagrams: DatagramSocket::new(socket)?, successor, predecessor })
+        let has_taken_over = AtomicBool::new(predecessor.is_none());
+        Ok(QuicUdpSocket { datagrams: DatagramSocket::new(socket)?, successor, predecessor, has_taken_over })
+    }
+
+    /// Returns the same socket with another channel to a successor, for a process that is started in place of one
+    /// that has ended. Whatever that has left in its channel is lost.
+    ///
+    /// # Errors
+    /// System errors.
+    pub(crate) fn renewed(&self) -> io::Result<QuicUdpSocket> {
+        let predecessor = self.predecessor.as_ref().map(OwnedFd::try_clone).transpose()?;
+        QuicUdpSocket::new(self.datagrams.fd().try_clone()?, predecessor)
+    }
+
+    /// Takes over from the process that has passed the socket on: that stops receiving, and gets the packets of its
+    /// connections from here.
+    pub(crate) fn take_over(&self) {
+        if let Some(channel) = &self.predecessor {
+            succession::take_over(channel);
+        }
+        self.has_taken_over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this process may receive: there is no predecessor, or it was told to stop.
+    pub(crate) fn has_taken_over(&self) -> bool {
+        self.has_taken_over.load(Ordering::Relaxed)
     }
 
     /// This process's end of the channel to a successor.
