@@ -553,33 +553,29 @@ fn bind_once(
     cores: usize,
     is_ours: bool,
 ) -> io::Result<(SocketAddr, Vec<Arc<ListeningSocket>>)> {
-    let bound = if is_ours { address } else { find_free_address(address, v6_only)? };
+    let mut bound = address;
     let mut sockets = Vec::with_capacity(cores);
-    for _ in 0..cores {
-        let socket = tcp_socket(bound, v6_only, true)?;
+    for index in 0..cores {
+        let socket = tcp_socket(bound, v6_only)?;
+        // The first one is bound without SO_REUSEPORT: otherwise a second server of the same user would share the port
+        // silently.
+        let is_exclusive = index == 0 && !is_ours;
+        sockopt::set_socket_reuseport(&socket, !is_exclusive)?;
         rustix::net::bind(&socket, &bound)?;
+        if is_exclusive {
+            bound = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+            sockopt::set_socket_reuseport(&socket, true)?;
+        }
         rustix::net::listen(&socket, BACKLOG)?;
         sockets.push(ListeningSocket::new(socket, true));
     }
     Ok((bound, sockets))
 }
 
-/// Returns the address, with the port that the kernel chose, if no process listens there. Binds without
-/// SO_REUSEPORT: otherwise a second server of the same user would share the port silently.
-fn find_free_address(address: SocketAddr, v6_only: bool) -> io::Result<SocketAddr> {
-    let probe = tcp_socket(address, v6_only, false)?;
-    rustix::net::bind(&probe, &address)?;
-    rustix::net::listen(&probe, 1)?;
-    Ok(SocketAddr::try_from(rustix::net::getsockname(&probe)?)?)
-}
-
-fn tcp_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Result<OwnedFd> {
+fn tcp_socket(address: SocketAddr, v6_only: bool) -> io::Result<OwnedFd> {
     // Accepted sockets inherit its options: one call here instead of one for each connection.
     let socket = stream::tcp_socket(address.ip())?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
-    if reuse_port {
-        sockopt::set_socket_reuseport(&socket, true)?;
-    }
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, v6_only)?;
     }

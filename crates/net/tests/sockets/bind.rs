@@ -1,10 +1,13 @@
 //! Addresses: bound, refused and released.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use net::{BindAddress, Server};
+use net::{BindAddress, Listener, Server};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::rig::{App, Client, app, finish, options, socket_path, start, tcp, wait_until};
 
@@ -37,6 +40,34 @@ fn bind_error_names_the_port_in_use() {
     assert!(error.to_string().contains(&taken.to_string()), "{error}");
     assert_eq!(Client::connect(&taken).unwrap().ask("/").unwrap().body, b"hello");
     assert!(finish(server));
+}
+
+#[test]
+fn connections_accepted_by_the_kernel_during_a_start_are_kept() {
+    // The port is free, and nobody else gets it: a socket that is bound but does not listen keeps it.
+    let placeholder = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_reuseaddr(&placeholder, true).unwrap();
+    rustix::net::bind(&placeholder, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = SocketAddr::try_from(rustix::net::getsockname(&placeholder).unwrap()).unwrap();
+    for round in 0..200 {
+        let connect = move || {
+            loop {
+                if let Ok(socket) = TcpStream::connect(address) {
+                    return socket;
+                }
+            }
+        };
+        let clients: Vec<_> = (0..4).map(|_| std::thread::spawn(connect)).collect();
+        std::thread::sleep(Duration::from_micros(200));
+        let listener = Listener::bind(BindAddress::Tcp(address).into(), 2).unwrap();
+        for client in clients {
+            let mut client = client.join().unwrap();
+            client.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+            let read = client.read(&mut [0; 1]).unwrap_err().kind();
+            assert!(matches!(read, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{round}: {read:?}");
+        }
+        drop(listener);
+    }
 }
 
 #[test]
