@@ -13,8 +13,11 @@ pub(crate) const RECEIVE_BUFFERS: usize = 4;
 pub(crate) const TURN_BYTES_MAX: usize = 256 * 1024;
 /// Maximum number of packets in one system call.
 pub(crate) const SEGMENTS_MAX: usize = 44;
+/// Maximum number of requests of a client at once. RFC 9114 section 6.1 wants at least 100. QUIC keeps an entry for each
+/// stream that a peer may open: of these and the next, it has room for 112 in 8 KiB, and for one more in twice that.
+pub(crate) const REQUESTS_MAX: usize = 100;
 /// Unidirectional streams of a peer: control, QPACK encoder and decoder, and some of unknown types.
-pub(crate) const UNIDIRECTIONAL_STREAMS_MAX: u32 = 16;
+pub(crate) const UNIDIRECTIONAL_STREAMS_MAX: u32 = 12;
 
 /// The core's clock, as QUIC reads it.
 pub(crate) struct QuicClock {

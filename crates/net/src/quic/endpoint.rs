@@ -25,8 +25,8 @@ use super::tokens::UsedTokens;
 use super::udp_socket::QuicUdpSocket;
 use crate::core::Core;
 use crate::h3::{
-    Acknowledgements, CountingFactory, QUIC_VERSION, QuicClock, SEGMENTS_MAX, SEND_WINDOW_BYTES,
-    UNIDIRECTIONAL_STREAMS_MAX, initial_keys,
+    Acknowledgements, CountingFactory, QUIC_VERSION, QuicClock, REQUESTS_MAX, SEGMENTS_MAX,
+    SEND_WINDOW_BYTES, UNIDIRECTIONAL_STREAMS_MAX, initial_keys,
 };
 use crate::permit::ServingContext;
 use crate::source::{READ, Source, WRITE};
@@ -344,7 +344,7 @@ impl QuicEndpoint {
     ) -> Arc<ServerConfig> {
         let limits = context.limits.get();
         let mut transport = TransportConfig::default();
-        let streams_max = u32::try_from(limits.streams_max).unwrap_or(u32::MAX);
+        let streams_max = limits.streams_max.min(REQUESTS_MAX) as u32;
         transport
             .max_concurrent_bidi_streams(VarInt::from_u32(streams_max))
             .max_concurrent_uni_streams(VarInt::from_u32(UNIDIRECTIONAL_STREAMS_MAX))
