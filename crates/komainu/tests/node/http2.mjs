@@ -1,5 +1,6 @@
 // HTTP/2 peers based on nghttp2: `serve KEY CERT` starts servers without and with TLS and prints their ports,
-// `ask URL` is a client of a Komainu in front of both, `many URL PATH COUNT` sends COUNT concurrent requests.
+// `ask URL` is a client of a Komainu in front of both, `many URL PATH COUNT` sends COUNT concurrent requests,
+// `upload URL PATH SIZE` sends a body.
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import http2 from "node:http2";
@@ -59,7 +60,8 @@ async function serve(key, cert) {
 // ---- the client ----
 
 async function connect(url) {
-  const session = http2.connect(url, { settings: { enablePush: false } });
+  // By default, a session with 10 MB of unsent content ends itself.
+  const session = http2.connect(url, { settings: { enablePush: false }, maxSessionMemory: 100 });
   session.on("error", (error) => assert.fail(error));
   const [settings] = await once(session, "remoteSettings");
   assert.equal(settings.enableConnectProtocol, true);
@@ -227,6 +229,15 @@ async function many(url, path, count) {
   console.log(`${well} of ${count}`);
 }
 
+/** Sends a body whether or not there is an answer. Prints status, content and the code of the stream's end. */
+async function upload(url, path, size) {
+  const session = await connect(url);
+  const got = await ask(session, { ":path": path, ":method": "POST" }, Buffer.alloc(size, "x"));
+  session.close();
+  console.log(`${got.status} ${got.text} ${got.code}`);
+}
+
 if (mode === "serve") await serve(...words);
 else if (mode === "many") await many(words[0], words[1], Number(words[2]));
+else if (mode === "upload") await upload(words[0], words[1], Number(words[2]));
 else await client(words[0]);

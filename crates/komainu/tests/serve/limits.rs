@@ -106,7 +106,12 @@ fn bodies_have_a_limit() {
         "#,
     );
     let head = "POST /a HTTP/1.1\r\nHost: a\r\n";
-    rig.send(&format!("{head}Content-Length: 2000\r\n\r\n{}", "x".repeat(2000))).expect_status(413);
+    let mut stream = rig.connect();
+    stream.write_all(format!("{head}Content-Length: 2000\r\n\r\n{}", "x".repeat(2000)).as_bytes()).unwrap();
+    read_answer(&mut stream).expect_status(413);
+    // With HTTP/1, a body that is not read costs the connection; later versions end its stream alone.
+    let costs_connection = !rig::through_http3();
+    assert!(!costs_connection || is_closed(&mut stream), "its body was not read");
     // A body within the limit is read, and the connection stays open.
     let mut stream = rig.connect();
     for _ in 0..2 {
@@ -122,7 +127,12 @@ fn bodies_have_a_limit() {
         .write_all(format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunk}{chunk}0\r\n\r\n").as_bytes())
         .unwrap();
     read_answer(&mut stream).expect_status(405);
-    assert!(is_closed(&mut stream), "a body above the limit costs the connection");
+    if costs_connection {
+        assert!(is_closed(&mut stream), "a body above the limit costs the connection");
+    } else {
+        stream.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        read_answer(&mut stream).expect(200, "A");
+    }
 }
 
 #[test]

@@ -37,6 +37,7 @@ mod limit;
 mod limits;
 mod paths;
 mod queue;
+mod refusals;
 mod replace;
 mod rewrite;
 mod shared_limits;
