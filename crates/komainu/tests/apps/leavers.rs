@@ -4,10 +4,14 @@ use std::fs;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use bench::attack::wire::*;
+use quinn_proto::VarInt;
 use rustix::net::sockopt;
 
-use crate::hosted::{Client, native, start};
-use crate::rig::{Folder, PATIENCE, Rig, eventually};
+use crate::hosted::{Client, native, server, start};
+use crate::loops;
+use crate::rig::h3_client::H3Client;
+use crate::rig::{Folder, PATIENCE, Rig, as_we_are, eventually, listen, text};
 
 const WSGI: &str = "\
 import time
@@ -90,6 +94,12 @@ app = Endless()
 /// Starts one worker for each language.
 fn all() -> Rig {
     let folder = Folder::new();
+    let listen = listen(&folder);
+    all_at(folder, &listen)
+}
+
+/// Like [`all`], with this `listen` setting.
+fn all_at(folder: Folder, listen: &str) -> Rig {
     folder.write("app.psgi", PERL).write("config.ru", RUBY).write("w.py", WSGI).write("a.py", ASGI);
     folder.write("web/index.php", PHP);
     native(&folder, NATIVE);
@@ -99,7 +109,7 @@ fn all() -> Rig {
         ("wsgi", "wsgi = \"w.py\"\nthreads = 1"),
         ("asgi", "asgi = \"a.py\"\nconcurrency = 1"),
         ("php", "php = \"web/index.php\""),
-        ("native", "handler = \"n.so\"\nrequest_buffering = false"),
+        ("native", "handler = \"n.so\""),
     ];
     let texts = apps.map(|(name, file)| {
         format!(
@@ -110,15 +120,29 @@ fn all() -> Rig {
             [apps.{name}]
             {file}
             workers = 1
+            request_buffering = false
             "#
         )
     });
-    let rig = start(folder, &format!("threads = 1\n{}", texts.concat()));
+    folder.write("komainu.toml", format!("{listen}threads = 1\n{}{}", as_we_are(), texts.concat()));
+    let mut command = server();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = Rig::start(command, folder);
     for (name, _) in apps {
         // Loading an application may take longer than the time measured below.
-        eventually(name, || Client::new(rig.address).get(&format!("/{name}/short")).0 == 200);
+        eventually(name, || ask(&rig, name).0 == 200);
     }
     rig
+}
+
+/// Asks for a short response: over HTTP/1, or HTTP/3 if the server has certificates.
+fn ask(rig: &Rig, language: &str) -> (u16, String) {
+    let path = format!("/{language}/short");
+    if !rig.folder.at("cert.pem").exists() {
+        return Client::new(rig.address).get(&path);
+    }
+    let answer = H3Client::connect(rig.listens, "localhost").get(&path);
+    (answer.status, answer.text())
 }
 
 const LANGUAGES: [&str; 6] = ["psgi", "rack", "wsgi", "asgi", "php", "native"];
@@ -128,11 +152,7 @@ fn ends(rig: &Rig, language: &str) -> usize {
 }
 
 fn is_free(rig: &Rig, language: &str, since: Instant) {
-    assert_eq!(
-        Client::new(rig.address).get(&format!("/{language}/short")),
-        (200, "pong".into()),
-        "{language}"
-    );
+    assert_eq!(ask(rig, language), (200, "pong".into()), "{language}");
     // The previous response never ends. A busy machine takes a few seconds.
     assert!(since.elapsed() < PATIENCE, "{language}: {:?}", since.elapsed());
 }
@@ -172,6 +192,102 @@ fn a_client_that_resets_its_connection_frees_its_worker() {
             is_free(&rig, language, since);
         }
         eventually(&format!("{language}: each was ended"), || ends(&rig, language) == 3);
+    }
+    assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
+}
+
+#[test]
+fn an_http2_client_that_leaves_frees_its_worker() {
+    let rig = all_at(Folder::new(), "listen = { address = \"127.0.0.1:0\", h2c = true }\n");
+    for language in LANGUAGES {
+        let ways = ["RST_STREAM", "GOAWAY and the end", "the end of the connection", "its reset"];
+        for (at, way) in ways.into_iter().enumerate() {
+            let what = format!("{language}: {way}");
+            let mut stream = loops::http2(&rig, &format!("/{language}/endless"), 1);
+            let mut begun = Vec::new();
+            while !text(&begun).contains("xxxxxxxxxx") {
+                let mut piece = [0; 4096];
+                let len = stream.read(&mut piece).unwrap();
+                assert!(len > 0, "{what}: {}", text(&begun));
+                begun.extend_from_slice(&piece[..len]);
+            }
+            let since = Instant::now();
+            match way {
+                "RST_STREAM" => stream.write_all(&rst_stream(1, 8)).unwrap(),
+                "its reset" => sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap(),
+                "the end of the connection" => {}
+                _ => stream.write_all(&frame(kind::GOAWAY, 0, 0, &[0; 8])).unwrap(),
+            }
+            let kept = (way == "RST_STREAM").then_some(stream);
+            is_free(&rig, language, since);
+            eventually(&format!("{what}: it was ended"), || ends(&rig, language) == at + 1);
+            drop(kept);
+        }
+    }
+    assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
+}
+
+#[test]
+fn an_http2_head_request_frees_its_worker() {
+    let rig = all_at(Folder::new(), "listen = { address = \"127.0.0.1:0\", h2c = true }\n");
+    for language in LANGUAGES {
+        let mut client = rig.connect();
+        let path = format!("/{language}/endless");
+        let target = AttackTarget { authority: "a".into(), path, is_https: false };
+        // `:method: HEAD` instead of the indexed `GET`.
+        let block = [b"\x02\x04HEAD", &target.header_block(false)[1..]].concat();
+        let head = frame(kind::HEADERS, END_STREAM | END_HEADERS, 1, &block);
+        client.write_all(&[client_start(&[]), head].concat()).unwrap();
+        let since = Instant::now();
+        eventually(&format!("{language}: it was ended"), || ends(&rig, language) == 1);
+        is_free(&rig, language, since);
+    }
+    assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
+}
+
+#[test]
+fn an_http3_client_that_leaves_frees_its_worker() {
+    let folder = Folder::new();
+    folder.certify();
+    let listen = "listen = [{ address = \"127.0.0.1:0\", tls = true }]\n\
+                  tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }\n";
+    let rig = all_at(folder, listen);
+    let code = VarInt::from_u32(0x10c);
+    for language in LANGUAGES {
+        // PHP reads the content first, and only a request that is incomplete can be reset.
+        let ways: &[&str] = match language {
+            "php" => &["HEAD", "STOP_SENDING", "CONNECTION_CLOSE"],
+            _ => &["HEAD", "STOP_SENDING", "RESET_STREAM", "both", "CONNECTION_CLOSE"],
+        };
+        for (at, way) in ways.iter().copied().enumerate() {
+            let what = format!("{language}: {way}");
+            let mut client = H3Client::connect(rig.listens, "localhost");
+            let path = format!("/{language}/endless");
+            if way == "HEAD" {
+                let answer = client.ask("HEAD", &path, &[], b"");
+                assert_eq!((answer.status, answer.is_whole), (200, true), "{what}");
+            } else {
+                let id = client.open("POST", &path, &[]);
+                client.push(id, b"begun", language == "php");
+                client.drive(&what, |client| client.response(id).text().contains("xxxxxxxxxx"));
+                if way == "RESET_STREAM" || way == "both" {
+                    client.quic.send_stream(id).reset(code).unwrap();
+                }
+                if way == "STOP_SENDING" || way == "both" {
+                    client.quic.recv_stream(id).stop(code).unwrap();
+                }
+                if way == "CONNECTION_CLOSE" {
+                    client.quic.close(Instant::now(), VarInt::from_u32(0x100), bytes::Bytes::new());
+                }
+                client.turn();
+            }
+            let since = Instant::now();
+            is_free(&rig, language, since);
+            eventually(&format!("{what}: it was ended"), || {
+                client.exchange();
+                ends(&rig, language) == at + 1
+            });
+        }
     }
     assert!(!rig.reported().contains("Traceback"), "{}", rig.reported());
 }

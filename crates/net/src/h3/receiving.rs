@@ -133,7 +133,7 @@ impl H3Connection {
             } else {
                 if stream.unread_bytes >= UNREAD_BYTES_MAX {
                     stream.is_paused = true;
-                    return Ok(None);
+                    return Ok(self.take_reset(id, number));
                 }
                 match self.take_chunks(id, number) {
                     Ok(true) => continue,
@@ -212,18 +212,29 @@ impl H3Connection {
         // Whether QUIC has window updates to send is known when it is asked for packets.
         let _ = chunks.finalize();
         self.taken_bytes += taken as u64;
-        let Err(code) = ended else { return Ok(taken > 0 || stream.has_fin) };
-        stream.is_closed = true;
-        let is_incomplete = stream.has_begun && !stream.is_complete;
-        let has_begun = stream.has_begun;
-        self.note_given_up();
-        if is_incomplete {
-            return Err(Some(Received::Reset(number, code)));
+        match ended {
+            Ok(()) => Ok(taken > 0 || stream.has_fin),
+            Err(code) => Err(self.note_reset(number, code)),
         }
+    }
+
+    /// Looks whether the peer has reset a stream of which no more data is taken: its task may wait for something else.
+    fn take_reset(&mut self, id: StreamId, number: u32) -> Option<Received> {
+        self.requests.get(&number).filter(|stream| !stream.is_closed)?;
+        let code = self.quic.recv_stream(id).received_reset().ok()??;
+        self.note_reset(number, Http3Code(code.into_inner()))
+    }
+
+    /// Notes that the peer has reset a stream. Returns the event for its request if that has begun and is incomplete.
+    fn note_reset(&mut self, number: u32, code: Http3Code) -> Option<Received> {
+        let stream = self.requests.get_mut(&number)?;
+        stream.is_closed = true;
+        let (has_begun, is_complete) = (stream.has_begun, stream.is_complete);
+        self.note_given_up();
         if !has_begun {
             self.close_stream(number, Http3Code::REQUEST_CANCELLED);
         }
-        Err(None)
+        (has_begun && !is_complete).then_some(Received::Reset(number, code))
     }
 
     /// Ends a stream, or the connection, because of an error. Returns the event for the stream's task.
