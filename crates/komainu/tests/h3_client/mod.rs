@@ -97,6 +97,8 @@ pub struct H3Client {
     pub unread: Vec<StreamId>,
     pub is_connected: bool,
     pub has_goaway: bool,
+    /// Streams that GOAWAY frames named.
+    pub goaways: Vec<u64>,
     /// Whether a test has sent something on this side's own streams.
     is_strange: bool,
 }
@@ -152,6 +154,7 @@ impl H3Client {
             unread: Vec::new(),
             is_connected: false,
             has_goaway: false,
+            goaways: Vec::new(),
             is_strange: false,
         }
     }
@@ -480,7 +483,10 @@ impl H3Client {
                         assert!(self.is_strange, "{fed:?}");
                         break;
                     };
-                    self.has_goaway |= matches!(event, Some(http3::ConnectionEvent::GoAway(_)));
+                    if let Some(http3::ConnectionEvent::GoAway(first)) = event {
+                        self.has_goaway = true;
+                        self.goaways.push(first);
+                    }
                     bytes = &bytes[consumed..];
                 }
             }

@@ -155,6 +155,66 @@ fn event_stream_without_events_stays_open() {
     server.join().unwrap();
 }
 
+/// Code and frame type of the close: [`ConnectionError::ApplicationClosed`] is one of HTTP/3.
+fn http3_code(client: &H3Client) -> u64 {
+    match &client.lost {
+        Some(ConnectionError::ApplicationClosed(close)) => u64::from(close.error_code),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn requests_in_flight_at_the_request_limit_are_answered() {
+    let origin = crate::origin::Origin::start(|_| {
+        std::thread::sleep(Duration::from_millis(300));
+        crate::origin::ok("slow")
+    });
+    let routes = format!("[[site.route]]\nproxy = \"{}\"", origin.url);
+    let rig = crate::requests::serve_with("limits = { requests_per_connection = 1 }", &routes, |_| {});
+    let mut client = connect(&rig);
+    let ids: Vec<_> = (0..5).map(|_| client.send("GET", "/", &[A], b"")).collect();
+    client.drive("GOAWAY", |client| client.has_goaway);
+    // One more, which was on its way.
+    let late = client.send("GET", "/", &[A], b"");
+    for id in ids.into_iter().chain([late]) {
+        let answer = client.finish(id);
+        assert_eq!((answer.status, answer.text().as_str(), answer.is_whole), (200, "slow", true));
+    }
+    client.drive("the end of the connection", |client| client.lost.is_some());
+    assert_eq!(http3_code(&client), 0x100, "H3_NO_ERROR");
+    // Lower at each time, and the last one is after the last request that was answered (RFC 9114 section 5.2).
+    assert_eq!(client.goaways, [(1 << 62) - 4, 6 * 4]);
+}
+
+#[test]
+fn requests_after_the_last_one_are_rejected() {
+    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let origin = crate::origin::Origin::start(move |_| {
+        wait.lock().unwrap().recv().unwrap();
+        crate::origin::ok("slow")
+    });
+    let routes = format!("[[site.route]]\nproxy = \"{}\"", origin.url);
+    let rig = crate::requests::serve_with("limits = { requests_per_connection = 1 }", &routes, |_| {});
+    let mut client = connect(&rig);
+    let first = client.send("GET", "/", &[A], b"");
+    client.drive("the last GOAWAY", |client| client.goaways.len() == 2);
+    let late = client.send("GET", "/", &[A], b"");
+    assert_eq!(client.finish(late).reset, Some(0x10b), "H3_REQUEST_REJECTED: it may be sent again");
+    done.send(()).unwrap();
+    let answer = client.finish(first);
+    assert_eq!((answer.text().as_str(), answer.is_whole), ("slow", true));
+}
+
+#[test]
+fn idle_connection_is_announced_and_closed_without_an_error() {
+    let rig = crate::requests::serve_with("timeouts = { idle = \"300ms\" }", YES, |_| {});
+    let mut client = connect(&rig);
+    assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+    client.drive("the end of the connection", |client| client.lost.is_some());
+    assert_eq!((http3_code(&client), client.has_goaway), (0x100, true));
+}
+
 /// Prints the memory of an idle connection.
 #[test]
 #[ignore = "a measurement: run it alone"]

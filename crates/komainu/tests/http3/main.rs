@@ -14,8 +14,10 @@ mod rig;
 
 mod connections;
 mod endings;
+mod h3_origin;
 mod hostile;
 mod hostile_quic;
+mod leaving;
 mod raw;
 mod requests;
 mod tunnels;

@@ -1,8 +1,10 @@
 //! HTTP/3 to upstream servers: another server of this program stands behind.
 
 use std::io::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::h3_origin::{Act, H3Origin};
 use super::requests::{A, connect, serve, serve_with};
 use crate::origin::{Origin, answer};
 use crate::rig::{self, Folder, Rig, eventually};
@@ -186,22 +188,140 @@ fn websocket_crosses_an_http3_upstream() {
 
 #[test]
 fn an_abandoned_request_is_cancelled_at_the_server_behind() {
-    let origin = Origin::start(|_| {
-        std::thread::sleep(Duration::from_millis(300));
-        answer("200 OK", "", "late")
+    let origin = Origin::start(|ask| match ask.line() {
+        line if line.contains("/silent") => "HTTP/1.1 200 OK\r\n".to_owned(),
+        line if line.contains("/stream") => {
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegun\r\n".to_owned()
+        }
+        _ => answer("200 OK", "", "yes"),
     });
     let back = serve(&format!("[[site.route]]\nproxy = \"{}\"", origin.url));
     let front = front(&back.address.to_string(), ANY);
-    front.get("/").expect(200, "late");
-    for _ in 0..50 {
-        let mut stream = front.connect();
-        stream.write_all(b"GET /gone HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        // Dropped: the client leaves before the response.
-        reset_on_close(&stream);
+    front.get("/").expect(200, "yes");
+    for path in ["/silent", "/stream"] {
+        let ask = |_| {
+            let mut stream = front.connect();
+            write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            stream
+        };
+        let clients: Vec<_> = (0..50).map(ask).collect();
+        eventually("all are asked for", || {
+            origin.asks().iter().filter(|ask| ask.line().contains(path)).count() == 50
+        });
+        // Dropped: the clients leave before the end of the response.
+        clients.iter().for_each(reset_on_close);
+        drop(clients);
+        // A kept connection may be idle.
+        eventually("the origin's connections are closed", || origin.open() <= 1);
     }
-    front.get("/").expect(200, "late");
+    front.get("/").expect(200, "yes");
     let mut client = connect(&back);
     assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+}
+
+/// How often each of these requests was sent upstream, at most.
+fn sent_most(origin: &H3Origin, paths: &[String]) -> usize {
+    let asked = origin.asked();
+    paths.iter().map(|path| asked.iter().filter(|one| *one == path).count()).max().unwrap()
+}
+
+fn statuses_of(front: &Rig, paths: &[String]) -> Vec<u16> {
+    std::thread::scope(|scope| {
+        let gets: Vec<_> = paths.iter().map(|path| scope.spawn(|| front.get(path).status())).collect();
+        gets.into_iter().map(|get| get.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn requests_on_closing_connections_get_one_attempt_beyond_retry() {
+    for attempts in [1, 3] {
+        for act in [
+            Act::Close(Duration::from_millis(50)),
+            Act::Reject { goes_away: false },
+            Act::Reject { goes_away: true },
+        ] {
+            let origin = H3Origin::start({
+                let act = act.clone();
+                move |_| act.clone()
+            });
+            let more = format!("{ANY}\nretry = {{ attempts = {attempts}, budget = 1000 }}");
+            let front = front(&origin.address.to_string(), &more);
+            let paths: Vec<String> = (0..50).map(|at| format!("/{at}")).collect();
+            assert_eq!(statuses_of(&front, &paths), vec![502; 50], "{act:?}");
+            let sent = sent_most(&origin, &paths);
+            assert!(sent <= attempts + 1, "{act:?}: {attempts} attempts, sent {sent} times");
+        }
+    }
+}
+
+#[test]
+fn refused_requests_are_sent_again() {
+    // After GOAWAY, the second request needs a connection of its own.
+    for goes_away in [false, true] {
+        let left = AtomicUsize::new(1);
+        let origin = H3Origin::start(move |_| {
+            match left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) {
+                Ok(_) => Act::Reject { goes_away },
+                Err(_) => Act::Answer(String::new(), "yes".into()),
+            }
+        });
+        let front = front(&origin.address.to_string(), &format!("{ANY}\nretry = {{ attempts = 1 }}"));
+        let post = "POST /up HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+        front.send(post).expect(200, "yes");
+        assert_eq!(origin.asked().len(), 2);
+        front.get("/").expect(200, "yes");
+    }
+}
+
+#[test]
+fn health_checks_accept_heads_as_long_as_routes_do() {
+    let policy = "x".repeat(27_000);
+    let origin = H3Origin::start({
+        let lines = format!("content-security-policy: {policy}\r\n");
+        move |_| Act::Answer(lines.clone(), "fine".into())
+    });
+    let back = Folder::new();
+    let config = format!(
+        r#"
+        {}
+        listen = {{ address = "127.0.0.1:0", h2c = true }}
+        log = {{ file = "access.log", access = "combined" }}
+        [[route]]
+        respond = "fine"
+        response_headers.set.content-security-policy = "{policy}"
+        "#,
+        rig::as_we_are()
+    );
+    back.write("komainu.toml", config);
+    let mut command = rig::komainu();
+    command.arg("start").arg("-c").arg(back.at("komainu.toml"));
+    let back = Rig::start(command, back);
+    let over_h3 = || origin.asked().iter().filter(|path| *path == "/health").count();
+    let over_h2 = || {
+        let log = std::fs::read_to_string(back.folder.at("access.log")).unwrap_or_default();
+        log.lines().filter(|line| line.contains("/health")).count()
+    };
+    let kinds: [(String, &str, &dyn Fn() -> usize); 2] = [
+        (format!("h3://{}", origin.address), ANY, &over_h3),
+        (format!("h2c://{}", back.listens), "", &over_h2),
+    ];
+    for (to, tls, checks) in kinds {
+        let route = format!(
+            r#"
+            [[route]]
+            [route.proxy]
+            to = ["{to}"]
+            health = {{ path = "/health", interval = "100ms", rise = 1, fall = 1 }}
+            {tls}
+            "#
+        );
+        let front = Rig::config(Folder::new(), &route);
+        eventually("several checks", || checks() >= 5);
+        let answer = front.get("/");
+        assert_eq!(answer.status(), 200, "{to}");
+        assert!(answer.head.contains(&policy) && answer.text().contains("fine"), "{to}");
+        assert!(!front.reported().contains("out of service"), "{}", front.reported());
+    }
 }
 
 /// Lets the stream be reset when it is closed.
