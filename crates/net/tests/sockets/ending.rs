@@ -1,10 +1,17 @@
 //! The end of connections: clients lose no unread data, whatever they still send.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use net::{BindAddress, Limits, ListenOptions, Options, Server, ServingLimits, Timeouts};
+use net::{
+    BindAddress, CertificateStore, Limits, ListenOptions, Options, Server, ServerCertificate, ServingLimits,
+    Timeouts, TlsAcceptor, TlsOptions, TlsSite,
+};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use times::Millis;
 
 use crate::rig::{FILE_BYTES, PATIENCE, app, finish, options, start, tcp};
@@ -27,9 +34,76 @@ fn ping() -> Vec<u8> {
     frame(PING, 0, 0, b"whatever")
 }
 
+/// A connection with a small receive buffer, in the clear or through TLS. TLS whose end was not announced by close_notify
+/// (RFC 8446 section 6.1) is an error to whoever reads.
+trait Wire: Read + Write {}
+
+impl Wire for TcpStream {}
+impl Wire for StreamOwned<ClientConnection, TcpStream> {}
+
+/// Certificate of a server, and the configuration of its clients.
+struct Secured {
+    acceptor: TlsAcceptor,
+    client: Arc<ClientConfig>,
+}
+
+impl Secured {
+    fn new() -> Secured {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(["here".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let own = ServerCertificate::from_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes());
+        let acceptor = TlsAcceptor::new(CertificateStore::new());
+        let site = TlsSite { certificates: vec![own.unwrap()], ..TlsSite::default() };
+        acceptor.replace(&TlsOptions::default(), |_, _| Some(0), vec![Some(site)]).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from(certificate.der().to_vec())).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut client = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        client.alpn_protocols = vec![b"h2".to_vec()];
+        Secured { acceptor, client: Arc::new(client) }
+    }
+}
+
+/// A server of HTTP/2, in the clear or through TLS.
+struct H2Server {
+    server: Server,
+    secured: Option<Secured>,
+}
+
+impl H2Server {
+    /// Starts a server without TLS and one with it, and calls `test` with each and a name for it.
+    fn both(options: impl Fn() -> Options, test: impl Fn(H2Server, &str)) {
+        test(H2Server { server: h2_server(&options()), secured: None }, "in the clear");
+        let secured = Secured::new();
+        let options = Options { tls: Some(secured.acceptor.clone()), ..options() };
+        let listen = ListenOptions { is_tls: true, ..ListenOptions::from(tcp()) };
+        let server = Server::start(&options, &[listen], |_| app()).unwrap();
+        test(H2Server { server, secured: Some(secured) }, "through TLS");
+    }
+
+    fn connect(&self) -> H2Client {
+        let Some(secured) = &self.secured else { return H2Client::connect(&self.server) };
+        let socket = slow_client::connect(address(&self.server));
+        let name = ServerName::try_from("here").unwrap();
+        let tls = ClientConnection::new(secured.client.clone(), name).unwrap();
+        let mut client = H2Client::of(Box::new(StreamOwned::new(tls, socket)));
+        client.send(&frame(4, 1, 0, b""));
+        client
+    }
+}
+
+fn address(server: &Server) -> SocketAddr {
+    let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
+    address
+}
+
 /// An HTTP/2 client that reads on demand.
 struct H2Client {
-    socket: TcpStream,
+    socket: Box<dyn Wire>,
     unparsed: Vec<u8>,
     body_bytes: usize,
     has_ended: bool,
@@ -46,8 +120,10 @@ impl H2Client {
 
     /// Connects without acknowledging the server's SETTINGS.
     fn begin(server: &Server) -> H2Client {
-        let BindAddress::Tcp(address) = server.addresses()[0] else { panic!("a port") };
-        let socket = slow_client::connect(address);
+        H2Client::of(Box::new(slow_client::connect(address(server))))
+    }
+
+    fn of(socket: Box<dyn Wire>) -> H2Client {
         let mut client = H2Client {
             socket,
             unparsed: Vec::new(),
@@ -80,7 +156,8 @@ impl H2Client {
     /// Reads at most `bytes_max` bytes; returns false at the end.
     fn read(&mut self, bytes_max: usize) -> bool {
         let mut piece = vec![0; bytes_max];
-        let len = self.socket.read(&mut piece).expect("the connection was reset");
+        let len =
+            self.socket.read(&mut piece).expect("the connection was reset or ended without close_notify");
         self.unparsed.extend_from_slice(&piece[..len]);
         while self.unparsed.len() >= 9 {
             let end =
@@ -131,44 +208,60 @@ fn read_it_slowly(mut client: H2Client, what: &str) {
 #[test]
 fn http2_response_is_complete_while_the_client_keeps_sending() {
     let limits = Limits { requests_per_connection_max: 1, ..Limits::default() };
-    let server = h2_server(&Options { limits, ..options(1) });
-    let mut client = H2Client::connect(&server);
-    client.get(1, "/file?2");
-    read_it_slowly(client, "the last request of its connection");
-    assert!(finish(server));
-
+    H2Server::both(
+        || Options { limits, ..options(1) },
+        |server, way| {
+            let mut client = server.connect();
+            client.get(1, "/file?2");
+            read_it_slowly(client, &format!("the last request of its connection, {way}"));
+            assert!(finish(server.server));
+        },
+    );
     // The client takes half a minute, longer on a busy machine.
     let timeouts = Timeouts { drain: Millis(300_000), ..Timeouts::default() };
-    let server = h2_server(&Options { timeouts, ..options(1) });
-    let mut client = H2Client::connect(&server);
-    client.get(1, "/file?2");
-    client.read_until("the response begins", |client| client.body_bytes > 0);
-    server.stop_handle().drain();
-    read_it_slowly(client, "a server that stops");
-    assert!(server.join().unwrap());
+    H2Server::both(
+        || Options { timeouts, ..options(1) },
+        |server, way| {
+            let mut client = server.connect();
+            client.get(1, "/file?2");
+            client.read_until("the response begins", |client| client.body_bytes > 0);
+            server.server.stop_handle().drain();
+            read_it_slowly(client, &format!("a server that stops, {way}"));
+            assert!(server.server.join().unwrap());
+        },
+    );
 }
 
 #[test]
 fn http2_response_is_complete_after_goaway_from_the_client() {
-    let server = h2_server(&options(1));
-    let mut client = H2Client::connect(&server);
-    client.get(1, "/file?2");
-    client.send(&frame(GOAWAY, 0, 0, &[0; 8]));
-    client.goaways = 1;
-    read_it_slowly(client, "GOAWAY of the client");
-    assert!(finish(server));
+    H2Server::both(
+        || options(1),
+        |server, way| {
+            let mut client = server.connect();
+            client.get(1, "/file?2");
+            client.send(&frame(GOAWAY, 0, 0, &[0; 8]));
+            client.goaways = 1;
+            read_it_slowly(client, &format!("GOAWAY of the client, {way}"));
+            assert!(finish(server.server));
+        },
+    );
 }
 
 #[test]
 fn idle_http2_connection_receives_goaway_before_the_close() {
     let timeouts = Timeouts { idle: Millis(300), ..Timeouts::default() };
-    let server = h2_server(&Options { timeouts, ..options(1) });
-    let mut client = H2Client::connect(&server);
-    client.get(1, "/");
-    client.read_until("a response", |client| client.has_ended);
-    while client.read(65_536) {}
-    assert!(client.goaways > 0, "no GOAWAY");
-    assert!(finish(server));
+    H2Server::both(
+        || Options { timeouts, ..options(1) },
+        |server, way| {
+            let mut client = server.connect();
+            client.get(1, "/");
+            client.read_until("a response", |client| client.has_ended);
+            // With TLS, the end that follows is that of close_notify.
+            while client.read(65_536) {}
+            assert!(client.goaways > 0, "no GOAWAY, {way}");
+            assert!(finish(server.server));
+        },
+    );
 }
 
 #[test]
@@ -209,15 +302,19 @@ fn http2_client_that_reads_nothing_is_disconnected() {
 #[test]
 fn requests_in_flight_at_the_request_limit_are_answered() {
     let limits = Limits { requests_per_connection_max: 1, ..Limits::default() };
-    let server = h2_server(&Options { limits, ..options(1) });
-    let mut client = H2Client::connect(&server);
-    for stream in [1, 3, 5] {
-        client.get(stream, "/slow");
-    }
-    while client.read(65_536) {}
-    assert_eq!((client.body_bytes, client.resets), (3 * "slow".len(), Vec::new()));
-    assert!(client.goaways > 0, "no GOAWAY");
-    assert!(finish(server));
+    H2Server::both(
+        || Options { limits, ..options(1) },
+        |server, way| {
+            let mut client = server.connect();
+            for stream in [1, 3, 5] {
+                client.get(stream, "/slow");
+            }
+            while client.read(65_536) {}
+            assert_eq!((client.body_bytes, client.resets), (3 * "slow".len(), Vec::new()), "{way}");
+            assert!(client.goaways > 0, "no GOAWAY, {way}");
+            assert!(finish(server.server));
+        },
+    );
 }
 
 #[test]
