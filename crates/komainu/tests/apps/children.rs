@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::hosted::{Client, folder, is_alive, logged, native, only, ready, start};
+use crate::hosted::{Client, folder, is_alive, kill, logged, native, only, ready, start, workers};
 use crate::rig::{Rig, eventually};
 
 /// Number of zombie children of `parent`.
@@ -42,8 +42,16 @@ def app(environ, start_response):
     ] {
         let rig =
             start(folder(name, text), &format!("threads = 1\n{}", only(&format!("{app}\nworkers = 2"))));
-        ready(&rig, 2);
-        assert_eq!(Client::new(rig.address).get("/"), (200, "ok".into()), "{name}");
+        // The kernel reaps the workers itself, so that nobody waits for one with success.
+        for killed in ready(&rig, 2) {
+            assert!(kill(killed, "-KILL"), "{name}");
+            eventually(&format!("{name}: the successor of a killed worker"), || {
+                let now = workers(&rig);
+                now.len() == 2 && !now.contains(&killed)
+            });
+            assert_eq!(Client::new(rig.address).get("/"), (200, "ok".into()), "{name}");
+        }
+        eventually(&format!("{name}: all are reaped"), || zombies(rig.child.id()) == 0);
         assert!(!rig.reported().contains("could not fork"), "{name}: {}", rig.reported());
     }
 }

@@ -28,6 +28,7 @@ const ASGI: &str = r"
 import time
 async def app(scope, receive, send):
     if scope['type'] != 'http': raise RuntimeError('http only')
+    if scope['path'] == '/silent': forever()
     await send({'type': 'http.response.start', 'status': 200, 'headers': [(b'content-length', b'3')]})
     await send({'type': 'http.response.body', 'body': b'abc'})
     if scope['path'] == '/close': forever()
@@ -119,6 +120,7 @@ fn hung_wsgi_worker_is_killed_and_replaced() {
 fn hung_asgi_worker_is_killed_and_replaced() {
     let rig = hosted(folder("a.py", ASGI), "asgi = \"a.py:app\"");
     is_replaced(&rig, "/close", "in forever");
+    is_replaced_without_a_client(&rig);
 }
 
 #[test]
@@ -145,20 +147,29 @@ fn hung_php_worker_is_killed_and_replaced() {
 }
 
 #[test]
-fn hung_native_worker_is_killed_after_client_disconnects() {
+fn hung_native_worker_is_killed_and_replaced() {
     let folder = Folder::new();
     native(
         &folder,
         r#"#include <komainu_handler.h>
 #include <unistd.h>
 static int handle(komainu_request *request, void *process, void *thread) {
+size_t length = komainu_part(request, KOMAINU_PATH).len;
+int code = KOMAINU_OK;
 (void)process; (void)thread;
-for (int at = 0; komainu_part(request, KOMAINU_PATH).len > 1 && at < 6000; at++) usleep(10000);
-return komainu_reply(request, 200, "text/plain", "abc", 3); }
+if (length != sizeof "/silent" - 1) {
+    komainu_field field = {"content-length", "3", 14, 1, 0};
+    code = komainu_head(request, 200, &field, 1);
+    code = code == KOMAINU_OK ? komainu_write(request, "abc", 3, 0) : code;
+}
+while (length > 1)
+    usleep(10000);
+return code; }
 KOMAINU_HANDLER(.handle = handle)
 "#,
     );
     let rig = hosted(folder, "handler = \"n.so\"");
+    is_replaced(&rig, "/after", "n.so");
     is_replaced_without_a_client(&rig);
 }
 

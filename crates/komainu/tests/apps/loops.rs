@@ -94,8 +94,15 @@ fn asgi_responses_larger_than_a_slot_are_delivered() {
 
 #[test]
 fn stalled_clients_do_not_block_the_event_loop() {
+    // With the usual room for clients that read slowly, and with none.
+    for room in ["", "spill = \"0B\"\nanswer_ahead = \"0B\"\n"] {
+        stalled_clients_do_not_block(room);
+    }
+}
+
+fn stalled_clients_do_not_block(room: &str) {
     // No client is given up before the other's request times out.
-    let rig = one_worker("[timeouts]\nwrite = \"10m\"");
+    let rig = one_worker(&format!("{room}[timeouts]\nwrite = \"10m\""));
     for path in ["/pieces", "/trailers", "/hints"] {
         let mut silent: Vec<TcpStream> = Vec::new();
         for _ in 0..3 {
@@ -106,7 +113,7 @@ fn stalled_clients_do_not_block_the_event_loop() {
             silent.push(stream);
         }
         std::thread::sleep(Duration::from_millis(500));
-        assert_eq!(Client::new(rig.address).get("/ping"), (200, "pong".into()), "{path}");
+        assert_eq!(Client::new(rig.address).get("/ping"), (200, "pong".into()), "{path} {room}");
     }
 }
 
