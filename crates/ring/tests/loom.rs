@@ -319,3 +319,62 @@ fn event_loop_armed_before_a_blocking_write_is_still_woken() {
         worker.join().unwrap();
     });
 }
+
+/// The server wakes workers to check their signals, at any time.
+#[test]
+fn wake_for_signals_loses_no_request() {
+    for is_event_loop in [false, true] {
+        model(move || {
+            let channel = channel(1, 1);
+            let mut server = channel.server(0);
+            let signals = Arc::clone(&channel);
+            let signals = thread::spawn(move || signals.wake_for_signals());
+            let worker = Arc::clone(&channel);
+            let worker = thread::spawn(move || {
+                let worker = worker.worker(WorkerSlot(0));
+                if is_event_loop {
+                    return std::mem::forget(claim_in_a_loop(&worker, false));
+                }
+                loop {
+                    match worker.next(None) {
+                        NextRequest::ClaimedRequest(request) => return std::mem::forget(request),
+                        NextRequest::TimedOut => {}
+                        NextRequest::Retired => panic!("not asked to leave"),
+                    }
+                }
+            });
+            submit(&mut server, 7);
+            server.flush_doorbells();
+            worker.join().unwrap();
+            signals.join().unwrap();
+        });
+    }
+}
+
+/// A worker that waits for the server's progress sleeps on its word, and an event loop stays armed.
+#[test]
+fn wake_for_signals_during_a_blocking_read_loses_no_wake() {
+    model(|| {
+        let channel = channel(1, 2);
+        let mut server = channel.server(0);
+        let first = server.submit(b"p", b"", false).unwrap().0;
+        let signals = Arc::clone(&channel);
+        let signals = thread::spawn(move || signals.wake_for_signals());
+        let worker = Arc::clone(&channel);
+        let worker = thread::spawn(move || {
+            let worker = worker.worker(WorkerSlot(0));
+            let mut request = worker.try_next().unwrap();
+            let armed = worker.arm(true);
+            let mut piece = [0; 4];
+            assert_eq!(request.read(&mut piece).unwrap(), 1);
+            std::mem::forget(request);
+            std::mem::forget(claim_in_a_loop(&worker, armed));
+        });
+        assert_eq!(server.push_body(first, b"x", true).unwrap(), 1);
+        server.flush_doorbells();
+        submit(&mut server, 2);
+        server.flush_doorbells();
+        worker.join().unwrap();
+        signals.join().unwrap();
+    });
+}

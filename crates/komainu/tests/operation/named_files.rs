@@ -136,6 +136,11 @@ fn named_file_outside_internal_routes_is_refused() {
         "/etc/passwd".to_owned(),
         format!("{}/../outside.txt", files.display()),
         format!("{}x/a", files.display()),
+        // Folders, with and without a slash.
+        files.display().to_string(),
+        format!("{}/", files.display()),
+        format!("{}/deep", files.display()),
+        format!("{}/deep/", files.display()),
     ] {
         let answer = rig.get(&format!("/x?sendfile={path}"));
         assert!(matches!(answer.status(), 404 | 500), "{path}: {answer:?}");
