@@ -93,3 +93,18 @@ pub fn fetch(rig: &Rig, name: &str, arguments: &[&str]) -> Result<String, String
 }
 
 pub const GET: &str = "GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n";
+
+/// Creates a client authority in `staff.pem`, the clients `alice` and `mallory`, and `staff.crl`, which
+/// revokes `mallory`.
+pub const STAFF: &str = r#"exec 2>&1
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=staff -keyout staff.key -out staff.pem
+    touch index; echo 01 > crlnumber
+    printf '[ca]\ndefault_ca=c\n[c]\ndatabase=index\ncrlnumber=crlnumber\ndefault_md=sha256\ndefault_crl_days=2\n' > ca.conf
+    for name in alice mallory; do
+        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/O=Staff/CN=$name" -keyout $name.key -out $name.csr
+        printf 'subjectAltName=email:%s@a.test\nextendedKeyUsage=clientAuth\n' $name > $name.ext
+        openssl x509 -req -in $name.csr -CA staff.pem -CAkey staff.key -CAcreateserial -days 2 -extfile $name.ext -out $name.pem
+    done
+    openssl ca -config ca.conf -cert staff.pem -keyfile staff.key -revoke mallory.pem
+    openssl ca -config ca.conf -cert staff.pem -keyfile staff.key -gencrl -out staff.crl
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=nobody -addext basicConstraints=critical,CA:FALSE -keyout nobody.key -out nobody.pem"#;

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,8 @@ use quinn_proto::{
     ClientConfig, Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir, Endpoint,
     EndpointConfig, Event, StreamEvent, StreamId, TransportConfig, VarInt, WriteError,
 };
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::{PATIENCE, any_certificate};
 
@@ -105,13 +108,28 @@ pub struct H3Client {
 
 /// Settings of QUIC and TLS for a client that trusts everybody.
 pub fn client_config(protocols: &[&[u8]], transport: TransportConfig) -> ClientConfig {
+    client_config_as(None, protocols, transport)
+}
+
+/// Like [`client_config`], with a certificate of the client: paths of files with it and with its key.
+pub fn client_config_as(
+    own: Option<[&Path; 2]>,
+    protocols: &[&[u8]],
+    transport: TransportConfig,
+) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
         .dangerous()
-        .with_custom_certificate_verifier(any_certificate())
-        .with_no_client_auth();
+        .with_custom_certificate_verifier(any_certificate());
+    let mut tls = match own {
+        Some([certificate, key]) => {
+            let chain = CertificateDer::pem_file_iter(certificate).unwrap().map(Result::unwrap).collect();
+            tls.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
+        }
+        None => tls.with_no_client_auth(),
+    };
     tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
     let mut config = ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()));
     config.transport_config(Arc::new(transport));

@@ -15,6 +15,7 @@ mod rig;
 mod connections;
 mod endings;
 mod h3_origin;
+mod guards;
 mod hostile;
 mod hostile_quic;
 mod leaving;

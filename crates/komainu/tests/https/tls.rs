@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::certified::{GET, LISTEN, fetch, folder, openssl, s_client, site, start};
+use crate::certified::{GET, LISTEN, STAFF, fetch, folder, openssl, s_client, site, start};
 use crate::rig;
 use crate::rig::{Folder, PATIENCE, Rig, as_we_are, connect, curl, eventually, komainu, text};
 
@@ -143,21 +143,6 @@ fn sessions_resume_on_servers_that_share_ticket_keys() {
         assert!(!resume(&off), "{version}: tickets off");
     }
 }
-
-/// Creates a client authority in `staff.pem`, the clients `alice` and `mallory`, and `staff.crl`, which
-/// revokes `mallory`.
-const STAFF: &str = r#"exec 2>&1
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=staff -keyout staff.key -out staff.pem
-    touch index; echo 01 > crlnumber
-    printf '[ca]\ndefault_ca=c\n[c]\ndatabase=index\ncrlnumber=crlnumber\ndefault_md=sha256\ndefault_crl_days=2\n' > ca.conf
-    for name in alice mallory; do
-        openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/O=Staff/CN=$name" -keyout $name.key -out $name.csr
-        printf 'subjectAltName=email:%s@a.test\nextendedKeyUsage=clientAuth\n' $name > $name.ext
-        openssl x509 -req -in $name.csr -CA staff.pem -CAkey staff.key -CAcreateserial -days 2 -extfile $name.ext -out $name.pem
-    done
-    openssl ca -config ca.conf -cert staff.pem -keyfile staff.key -revoke mallory.pem
-    openssl ca -config ca.conf -cert staff.pem -keyfile staff.key -gencrl -out staff.crl
-    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=nobody -addext basicConstraints=critical,CA:FALSE -keyout nobody.key -out nobody.pem"#;
 
 const SUBJECT: &str = "response_headers.set = { X-Cipher = \"$tls_cipher\", X-Client = \"$tls_client_verify $tls_client_subject|$tls_client_san|$tls_version\" }\n";
 
@@ -372,6 +357,17 @@ fn certificate_errors_are_reported_at_start() {
     assert!(missing.contains("none.pem") && missing.contains("komainu.toml:6:"), "{missing}");
     let keyless = check("tls = { certificate = \"a.test.pem\" }");
     assert!(keyless.contains("no private key"), "{keyless}");
+    let tls = "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }";
+    folder.write("ticket.key", "not a key");
+    folder.write(
+        "komainu.toml",
+        format!("{}{LISTEN}tls.ticket_keys = \"ticket.key\"\n{}", as_we_are(), site("a.test", tls)),
+    );
+    for command in ["check", "start"] {
+        let output = komainu().arg(command).arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains("ticket.key"), "{command}: {said}");
+    }
     let without = check("tls = false");
     assert!(without.contains("no site has `tls`") && without.contains("certificate = "), "{without}");
 }

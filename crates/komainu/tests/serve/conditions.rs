@@ -1,9 +1,10 @@
 //! Conditions of routes mean the same in every protocol.
 
+use crate::rig::h3_client::H3Client;
 use crate::slow::{CARRIERS, Client, each, servers};
 
 /// A condition, and whether it is true for an ordinary GET and for a WebSocket request: over HTTP/1.1 a GET
-/// with `Upgrade`, over HTTP/2 an extended CONNECT (RFC 8441).
+/// with `Upgrade`, over HTTP/2 (RFC 8441) and HTTP/3 (RFC 9220) an extended CONNECT.
 const TABLE: &[(&str, bool, bool)] = &[
     ("header = { Upgrade = \"websocket\" }", false, true),
     ("header = { Upgrade = \"~* ^websocket$\" }", false, true),
@@ -44,10 +45,10 @@ fn route_conditions_match_alike_in_every_protocol() {
         ",
         routes.concat()
     ));
+    let status = |holds: &bool| if *holds { 403 } else { 410 };
     each(&servers, &CARRIERS, |rig, carrier| {
         for (at, (condition, for_get, for_websocket)) in TABLE.iter().enumerate() {
             let path = format!("/{at}?a=1");
-            let status = |holds: &bool| if *holds { 403 } else { 410 };
             assert_eq!(
                 Client::get(rig, carrier, &path).status(),
                 status(for_get),
@@ -57,4 +58,12 @@ fn route_conditions_match_alike_in_every_protocol() {
             assert_eq!(asked, status(for_websocket), "{condition}: WebSocket over {carrier:?}");
         }
     });
+    let mut client = H3Client::connect(servers[1].listens, "localhost");
+    let websocket = [(":protocol", "websocket"), ("sec-websocket-version", "13")];
+    for (at, (condition, for_get, for_websocket)) in TABLE.iter().enumerate() {
+        let path = format!("/{at}?a=1");
+        assert_eq!(client.get(&path).status, status(for_get), "{condition}: GET over HTTP/3");
+        let asked = client.ask("CONNECT", &path, &websocket, b"").status;
+        assert_eq!(asked, status(for_websocket), "{condition}: WebSocket over HTTP/3");
+    }
 }

@@ -12,6 +12,13 @@ const CONFIG: &str = r#"
     [control]
     listen = "unix:control.sock"
 
+    # Connections through TLS are made for this one.
+    [[site]]
+    hosts = "localhost"
+
+    [[site.route]]
+    respond = "here"
+
     [[site]]
     hosts = "switched.test"
     maintenance = { page = "closed.html", file = "closed", except = "10.0.0.0/8", except_paths = ["/health"], retry_after = "5m" }
