@@ -7,7 +7,7 @@ use std::str::FromStr;
 ///
 /// Requests refer to objects of the supervisor's own copy of the configuration: a file by its path there, a
 /// listener by its index, an application by its name. Processes are passed as descriptors (pidfd), and the
-/// supervisor verifies that they run that application.
+/// supervisor verifies that they run that application; only one that has ended is named by its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkRequest<'a> {
     /// Requests everything that a server needs to start: the first request, sent once.
@@ -69,9 +69,9 @@ pub enum LinkRequest<'a> {
     },
     /// Get the resource usage of the supervisor itself.
     OwnUsage,
-    /// Get the exit status of a process that the supervisor has started or adopted.
+    /// Get the exit status of a process of an application.
     Ended {
-        /// The process id.
+        /// The process id. A pidfd names no process that was reaped.
         pid: u32,
     },
     /// Open for reading a regular file that a process of the application has open. Attaches its pidfd.

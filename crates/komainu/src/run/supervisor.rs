@@ -48,6 +48,8 @@ const RESTART_PAUSE_MIN: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// A server that has run for this long is restarted without a pause.
 const STABLE_AFTER: Duration = Duration::from_secs(60);
+/// Maximum number of successors that are remembered, as many as exit statuses.
+const SUCCESSORS_MAX: usize = EXIT_STATUSES_MAX;
 /// Time to read the last messages of a server that has ended.
 const LAST_MESSAGES_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time after the second signal to stop until the server is killed.
@@ -395,7 +397,14 @@ impl SupervisorLoop {
         let successor = Successor::start(handed)?;
         let pid = successor.pid();
         self.notices.info(&format!("upgrade: process {pid} is started"));
-        lock(&self.state.app_processes).other_children.push(pid);
+        {
+            let processes = &mut *lock(&self.state.app_processes);
+            processes.other_children.push(pid);
+            processes.successors.push_back(pid);
+            if processes.successors.len() > SUCCESSORS_MAX {
+                processes.successors.pop_front();
+            }
+        }
         self.successor = Some(successor.pidfd()?);
         let limit = upgrade::start_timeout(&lock(&self.state.current).config.apps);
         let sender = self.sender.clone();

@@ -80,6 +80,8 @@ pub(crate) struct AppProcesses {
     app_users: Vec<(String, u32)>,
     /// Children that do not belong to an application: the server and successors.
     pub(crate) other_children: Vec<u32>,
+    /// Successors of the last upgrades, running or ended. The server may not learn how they have ended.
+    pub(crate) successors: VecDeque<u32>,
 }
 
 /// Number of exit statuses kept until the server asks for them.
@@ -348,6 +350,8 @@ impl SupervisorState {
         }
         let pid = apps::spawn(&options, &launch)?;
         launched.process_groups.push(pid);
+        // The id of an ended successor is used again.
+        launched.successors.retain(|successor| *successor != pid.as_raw_pid().cast_unsigned());
         let user = (name.to_owned(), user);
         if !launched.app_users.contains(&user) {
             launched.app_users.push(user);
@@ -357,8 +361,12 @@ impl SupervisorState {
         link::send(link, &format!("pid {}", pid.as_raw_pid()), &[pidfd.as_fd()])
     }
 
-    /// Sends the exit status of a process.
+    /// Sends the exit status of a process that was started or forked for an application.
     fn send_exit_status(&self, link: &OwnedFd, pid: u32) -> io::Result<()> {
+        let unknown = || io::Error::other("no such process has ended");
+        if lock(&self.app_processes).successors.contains(&pid) {
+            return Err(unknown());
+        }
         let pid = Pid::from_raw(pid.cast_signed());
         for _ in 0..EXIT_CHECKS_MAX {
             let found = lock(&self.app_processes)
@@ -377,7 +385,7 @@ impl SupervisorState {
             // The reaping thread is about to record it.
             std::thread::sleep(EXIT_CHECK_INTERVAL);
         }
-        Err(io::Error::other("no such process has ended"))
+        Err(unknown())
     }
 
     /// Kills the processes started for a server that has ended.

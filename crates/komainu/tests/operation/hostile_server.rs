@@ -8,6 +8,8 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +23,7 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pid
 
 use crate::hosted::{is_alive, kill, status};
 use crate::line::Line;
-use crate::privileges::{can_be_tested, of_another_user, start};
+use crate::privileges::{can_be_tested, of_user, start};
 use crate::rig::{Folder, Rig, eventually};
 
 /// The stopped server's end of the link.
@@ -76,6 +78,11 @@ impl Hostile {
     /// Sends a request and returns the answer; `None` if the supervisor has closed the link.
     fn ask(&self, text: &str, descriptors: &[BorrowedFd<'_>]) -> Option<(String, Vec<OwnedFd>)> {
         self.send(text, descriptors);
+        self.receive()
+    }
+
+    /// Receives a packet; `None` if the supervisor has closed the link.
+    fn receive(&self) -> Option<(String, Vec<OwnedFd>)> {
         let mut bytes = vec![0; 65_536];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(128))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -106,10 +113,15 @@ impl Hostile {
 /// Starts a server that runs as 65534 with an application that runs as 65533 and has a file, a log and a
 /// socket open.
 fn serving() -> Rig {
+    serving_for(65533, "workers = 1")
+}
+
+/// Like [`serving`], with the application's user and its settings.
+fn serving_for(user: u32, more: &str) -> Rig {
     let app = "open our $readable, '<', 'own.txt' or die; open our $written, '>', 'log.txt' or die; \
         use IO::Socket::INET; our $socket = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1') or die; \
         sub { [200, [], [join ' ', $$, map { fileno $_ } $readable, $written, $socket]] }";
-    let rig = of_another_user(app, "workers = 1");
+    let rig = of_user(user, app, more);
     rig.folder.write("secret", "only root");
     rig
 }
@@ -142,8 +154,10 @@ fn hostile_server_gets_only_files_opened_by_applications() {
     for number in [written, socket, 0, 1, 9_999] {
         hostile.assert_refused(&format!("file {app} {number}"), &[process.as_fd()]);
     }
-    // Processes that do not belong to the application: the supervisor, its server, and the test.
-    for pid in [rig.child.id(), hostile.pid, std::process::id()] {
+    // Processes that do not belong to the application: the supervisor, its server, the test, and another one
+    // of the application's user.
+    let stranger = stranger(65533);
+    for pid in [rig.child.id(), hostile.pid, std::process::id(), stranger.0] {
         for request in ["file shop 0", "usage shop"] {
             hostile.assert_refused(request, &[pidfd(pid).as_fd()]);
         }
@@ -156,7 +170,7 @@ fn hostile_server_gets_only_files_opened_by_applications() {
             hostile.assert_refused(&format!("{word} {path}"), &[]);
         }
     }
-    assert!(is_alive(rig.child.id()) && is_alive(worker));
+    assert!(is_alive(rig.child.id()) && is_alive(worker) && is_alive(stranger.0));
     let (answer, _) = hostile.ask("own-usage", &[]).unwrap();
     assert!(answer.starts_with("usage "), "{answer}");
     assert!(kill(hostile.pid, "-CONT"));
@@ -172,12 +186,106 @@ impl Drop for Killed {
     }
 }
 
+/// Starts a process of this user that belongs to no server.
+fn stranger(user: u32) -> Killed {
+    let mut command = Command::new("sleep");
+    let child = command.arg("600").uid(user).gid(user).spawn().unwrap();
+    let pid = child.id();
+    // Reaps it once it was killed.
+    std::thread::spawn(move || child.wait_with_output());
+    Killed(pid)
+}
+
+/// An application with the server's own user: the user ids of its processes are those of the server and of what
+/// the server has started itself.
+#[test]
+fn hostile_server_gets_no_process_of_its_own_user() {
+    if !can_be_tested() {
+        return;
+    }
+    // Another application, which the server starts itself.
+    let other = r#"
+        workers = 1
+        [apps.other]
+        psgi = "own/app.psgi"
+        workers = 1
+        [[site]]
+        hosts = "other.test"
+        [[site.route]]
+        app = "other"
+    "#;
+    let rig = serving_for(65534, other);
+    let pid = |host: &str| -> u32 {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        rig.send(&request).expect_status(200).text().split(' ').next().unwrap().parse().unwrap()
+    };
+    let (worker, other) = (pid("localhost"), pid("other.test"));
+    let hostile = Hostile::of(&rig);
+    let stranger = stranger(65534);
+    let user = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        status.lines().any(|line| line == "Uid:\t65534\t65534\t65534\t65534")
+    };
+    let (answer, _) = hostile.ask("usage shop", &[pidfd(worker).as_fd()]).unwrap();
+    assert!(answer.starts_with("usage "), "{answer}");
+    for pid in [hostile.pid, other, stranger.0] {
+        assert!(user(pid), "{pid}");
+        hostile.assert_refused("usage shop", &[pidfd(pid).as_fd()]);
+        for number in 0..10 {
+            hostile.assert_refused(&format!("file shop {number}"), &[pidfd(pid).as_fd()]);
+        }
+        hostile.send("signal shop 9", &[pidfd(pid).as_fd()]);
+        // The supervisor has read the signal when it answers the next request.
+        hostile.assert_refused("usage shop", &[pidfd(pid).as_fd()]);
+        assert!(is_alive(pid), "{pid}");
+    }
+    assert!(kill(hostile.pid, "-CONT"));
+    rig.get("/").expect_status(200);
+}
+
+#[test]
+fn hostile_server_learns_only_how_application_processes_end() {
+    if !can_be_tested() {
+        return;
+    }
+    let rig = serving_for(65533, "workers = 1\npreload = false");
+    let worker: u32 = rig.get("/").expect_status(200).text().split(' ').next().unwrap().parse().unwrap();
+    let before = children(rig.child.id());
+    let hostile = Hostile::of(&rig);
+    assert!(kill(worker, "-KILL"));
+    eventually("its end is known", || hostile.ask(&format!("ended {worker}"), &[]).unwrap().0 == "killed 9");
+    for pid in [1, rig.child.id(), hostile.pid, std::process::id()] {
+        hostile.assert_refused(&format!("ended {pid}"), &[]);
+    }
+    hostile.send("upgrade", &[]);
+    let mut successor = None;
+    eventually("there is a successor", || {
+        successor = children(rig.child.id()).into_iter().find(|pid| !before.contains(pid));
+        successor.is_some()
+    });
+    let successor = successor.unwrap();
+    assert!(kill(successor, "-KILL"));
+    // The supervisor resumes a server that is stopped for long.
+    assert!(kill(hostile.pid, "-STOP"));
+    let (order, _) = hostile.receive().unwrap();
+    assert!(order.starts_with("upgrade-failed "), "{order}");
+    hostile.assert_refused(&format!("ended {successor}"), &[]);
+    assert!(kill(hostile.pid, "-CONT"));
+    eventually("the server serves", || rig.get("/").status() == 200);
+}
+
 #[test]
 fn hostile_server_gets_no_descriptors_of_its_successor() {
     if !can_be_tested() {
         return;
     }
-    let rig = serving();
+    // Also an application whose user is that of the successor's server.
+    for user in [65533, 65534] {
+        successor_is_refused(serving_for(user, "workers = 1"));
+    }
+}
+
+fn successor_is_refused(rig: Rig) {
     rig.get("/").expect_status(200);
     let before = children(rig.child.id());
     let hostile = Hostile::of(&rig);

@@ -171,9 +171,14 @@ fn bind_capability_is_dropped_after_binding() {
 /// Starts a PSGI application that runs as user 65533, in a directory closed to others; the server runs as
 /// 65534.
 pub(crate) fn of_another_user(app: &str, more: &str) -> Rig {
+    of_user(65533, app, more)
+}
+
+/// Like [`of_another_user`], with the application's user, and `more` tables of the configuration after it.
+pub(crate) fn of_user(user: u32, app: &str, more: &str) -> Rig {
     let folder = Folder::new();
     folder.write("own/app.psgi", app).write("own/own.txt", "hello");
-    std::os::unix::fs::chown(folder.at("own"), Some(65533), Some(65533)).unwrap();
+    std::os::unix::fs::chown(folder.at("own"), Some(user), Some(user)).unwrap();
     fs::set_permissions(folder.at("own"), fs::Permissions::from_mode(0o700)).unwrap();
     // The build directory may be unreadable for that user, so the modules are copied.
     let copied = std::process::Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
@@ -188,8 +193,8 @@ pub(crate) fn of_another_user(app: &str, more: &str) -> Rig {
         only(&format!(
             r#"
             psgi = "own/app.psgi"
-            user = "65533"
-            group = "65533"
+            user = "{user}"
+            group = "{user}"
             {more}
             "#
         ))
