@@ -18,6 +18,8 @@ use landlock::{
     ABI, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
     RulesetStatus, Scope, path_beneath_rules,
 };
+use rights::privilege;
+use rustix::thread::CapabilitySet;
 use seccompiler::BpfProgram;
 
 use crate::confine_arguments::Confine;
@@ -45,6 +47,19 @@ const SYSTEM_PATHS: [&str; 11] = [
     "/sbin",
     "/sys",
     "/usr",
+];
+
+/// Capabilities that a confined application of root keeps: to use the files of its sandbox whoever owns them, to change
+/// users, and to bind ports below 1024. Others reach past a sandbox: CAP_PERFMON reads the environment and the memory map
+/// of any process.
+const KEPT_CAPABILITIES: [CapabilitySet; 7] = [
+    CapabilitySet::CHOWN,
+    CapabilitySet::DAC_OVERRIDE,
+    CapabilitySet::FOWNER,
+    CapabilitySet::KILL,
+    CapabilitySet::SETGID,
+    CapabilitySet::SETUID,
+    CapabilitySet::NET_BIND_SERVICE,
 ];
 
 /// Restrictions of the serving threads. Cheap to clone.
@@ -220,6 +235,8 @@ pub fn confine(arguments: &Confine) -> Result<(), Failure> {
     // The server, or the prototype's parent if there is a supervisor; both are ancestors of this process.
     let ancestors =
         [rustix::process::getppid().map_or(0, |pid| pid.as_raw_pid().cast_unsigned()), server_pid()];
+    let kept = KEPT_CAPABILITIES.into_iter().collect();
+    privilege::limit_capabilities(kept).map_err(|error| format!("sandbox: capabilities: {error}"))?;
     let attributes = if arguments.attributes { &[] } else { ATTRIBUTES };
     let calls = filter(RefusedCalls {
         calls: &[ADMINISTRATION, SHARED_BY_USER, attributes],
@@ -311,6 +328,41 @@ mod tests {
         // This thread is not restricted.
         fs::write(outside.join("b"), "b").unwrap();
         assert!(Command::new("true").status().unwrap().success());
+        fs::remove_dir_all(&base).unwrap();
+    }
+
+    /// Each call has arguments for which the kernel itself has another answer than EPERM, at least for root.
+    #[test]
+    fn sandboxed_thread_cannot_administer_or_control_processes() {
+        use rustix::fs::{AtFlags, CWD, FileType, Mode, chownat, mknodat};
+        use rustix::io::Errno;
+        use rustix::process::{
+            PidfdFlags, Signal, chroot, getpid, getuid, pidfd_open, pidfd_send_signal, test_kill_process,
+        };
+        use rustix::thread::{move_into_link_name_space, set_thread_res_uid};
+        let base = std::env::temp_dir().join(format!("komainu-calls-{}", std::process::id()));
+        fs::create_dir_all(&base).unwrap();
+        let own = base.join("file");
+        let theirs = own.clone();
+        let outcomes = restricted(&base, move || {
+            let file = fs::File::create(&theirs).unwrap();
+            let itself = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+            let user = getuid();
+            [
+                ("kill", test_kill_process(getpid())),
+                ("pidfd_send_signal", pidfd_send_signal(&itself, Signal::CONT)),
+                ("setns", move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), None)),
+                ("chroot", chroot("/nonexistent")),
+                ("sethostname", rustix::system::sethostname(&[b'x'; 100])),
+                ("fchownat", chownat(CWD, &theirs, None, None, AtFlags::empty())),
+                ("mknodat", mknodat(CWD, "/nonexistent/a", FileType::Fifo, Mode::RUSR, 0)),
+                ("setresuid", set_thread_res_uid(user, user, user)),
+            ]
+        });
+        for (call, outcome) in outcomes {
+            assert_eq!(outcome, Err(Errno::PERM), "{call}");
+        }
+        assert!(own.exists());
         fs::remove_dir_all(&base).unwrap();
     }
 

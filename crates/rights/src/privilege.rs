@@ -257,11 +257,35 @@ pub fn restrict_children() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// Empties the capability bounding set. If that is not permitted (a container without CAP_SETPCAP),
-/// no_new_privs still prevents programs from gaining the remaining capabilities.
+/// Drops all capabilities of this process but `kept`, for programs that it executes too. Call this while the process has
+/// a single thread, before or after setting no_new_privs.
+///
+/// # Errors
+/// The system call failed.
+pub fn limit_capabilities(kept: CapabilitySet) -> io::Result<()> {
+    limit_bounding_set(kept);
+    let held = capabilities(None)?;
+    let sets = CapabilitySets {
+        effective: held.effective & kept,
+        permitted: held.permitted & kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    Ok(set_capabilities(None, sets)?)
+}
+
+/// Empties the capability bounding set.
 fn empty_bounding_set() {
+    limit_bounding_set(CapabilitySet::empty());
+}
+
+/// Removes all capabilities but `kept` from the bounding set. If that is not permitted (a container without CAP_SETPCAP),
+/// no_new_privs still prevents programs from gaining the others.
+fn limit_bounding_set(kept: CapabilitySet) {
     for bit in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << bit);
+        if kept.contains(capability) {
+            continue;
+        }
         match remove_capability_from_bounding_set(capability) {
             Ok(()) => {}
             // EINVAL: no further capabilities exist; EPERM: CAP_SETPCAP is missing.
