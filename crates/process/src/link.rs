@@ -175,16 +175,17 @@ impl SupervisorOrder {
 }
 
 /// Takes the socket that the parent process passed as standard input. `None` unless the environment variable
-/// `name` is set; it must contain the parent's process id.
+/// `name` is set; it must contain the parent's process id, and the parent must have made the socket.
 ///
 /// # Errors
-/// The standard input is no socket, or the variable does not name the parent.
+/// The standard input is no such socket, or the variable does not name the parent.
 pub(crate) fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
     let Some(other) = std::env::var_os(name) else { return Ok(None) };
-    let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid().to_string());
+    let parent = rustix::process::getppid();
+    let is_parents_name = parent.map(|pid| pid.as_raw_pid().to_string()).as_deref() == other.to_str();
     let socket = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
-    let peer = rustix::net::sockopt::socket_peercred(&socket);
-    if other.to_str() != parent.as_deref() || peer.is_err() {
+    let peer = rustix::net::sockopt::socket_peercred(&socket).ok().map(|peer| peer.pid);
+    if !is_parents_name || peer.is_none() || peer != parent {
         return Err(io::Error::other(format!("{name} is set, and no server started this process")));
     }
     // Otherwise the name would be that of the link to this program by which it was started.

@@ -1,8 +1,11 @@
 //! Failing starts, and their error messages.
 
-use std::process::Command;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 
-use crate::rig::{Folder, Rig, as_we_are, komainu, text};
+use crate::hosted::status;
+use crate::rig::{Folder, Rig, as_we_are, is_root, komainu, text};
 
 fn run(arguments: &[&str]) -> (bool, String, String) {
     let output = komainu().args(arguments).output().unwrap();
@@ -298,4 +301,42 @@ fn configuration_with_only_streams_is_valid() {
     let (ok, out, errors) = run(&["check", "-c", path.to_str().unwrap()]);
     assert!(ok && out.contains("0 sites, 0 routes, 1 stream\n"), "{out}{errors}");
     assert!(!errors.contains("answered 404"), "{errors}");
+}
+
+/// The variables with which a supervisor starts its server, and a server its successor.
+#[test]
+fn variables_of_a_supervisor_are_refused_from_others() {
+    let folder = Folder::new();
+    let user = if is_root() { "user = \"65534\"\ngroup = \"65534\"\n" } else { "" };
+    folder.write("k.toml", format!("listen = \"127.0.0.1:0\"\n{user}[[route]]\nrespond = \"yes\"\n"));
+    let path = folder.at("k.toml");
+    for name in ["KOMAINU_SUPERVISOR", "KOMAINU_PREDECESSOR"] {
+        let refused = format!("{name} is set, and no server started this process");
+        // Without a socket, for another process than the parent, and for the parent.
+        for value in ["0".to_owned(), "1".to_owned(), std::process::id().to_string()] {
+            let mut command = komainu();
+            command.arg("start").arg("-c").arg(&path).env(name, value).stdin(Stdio::null());
+            let output = command.env("KOMAINU_IDENTITY", "0 0 0 root").output().unwrap();
+            let said = text(&output.stderr);
+            assert!(output.status.code() == Some(1) && said.contains(&refused), "{said}");
+        }
+        // A socket that another process than the parent has made: this one, and not the shell.
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(ours);
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{name}=$$ \"$0\" start -c \"$1\"; exit $?")]);
+        command.arg(env!("CARGO_BIN_EXE_komainu")).arg(&path).env("KOMAINU_IDENTITY", "65534 65534 65534 x");
+        let output = command.stdin(OwnedFd::from(theirs)).output().unwrap();
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(&refused), "{said}");
+    }
+    // The user comes from the configuration.
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(&path).env("KOMAINU_IDENTITY", "0 0 0 root");
+    let rig = Rig::start(command, folder);
+    rig.get("/").expect(200, "yes");
+    let server = status(&rig)["pid"].as_u64().unwrap();
+    let shown = std::fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+    let user = if is_root() { 65_534 } else { nix::unistd::getuid().as_raw() };
+    assert!(shown.contains(&format!("Uid:\t{user}\t{user}\t{user}\t{user}\n")), "{shown}");
 }
