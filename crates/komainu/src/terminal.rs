@@ -4,6 +4,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use failure::Failure;
+use serde_json::Value;
 
 /// Replaces control characters, and characters that change the display order of others (Unicode's "Trojan
 /// Source"). Newlines and tabs are kept.
@@ -21,6 +22,22 @@ pub(crate) fn sanitize(text: &str) -> String {
         }
     }
     out
+}
+
+/// Indents the lines after the first one: a text of a server is shown whole, but none of its lines looks like one of a
+/// command.
+pub(crate) fn indent_rest(text: &str) -> String {
+    text.trim_end_matches('\n').replace('\n', "\n  ")
+}
+
+/// Applies [`indent_rest`] to all texts of a document, except for names of fields.
+pub(crate) fn indent_texts(document: &Value) -> Value {
+    match document {
+        Value::String(text) => Value::String(indent_rest(text)),
+        Value::Array(all) => all.iter().map(indent_texts).collect(),
+        Value::Object(all) => all.iter().map(|(name, value)| (name.clone(), indent_texts(value))).collect(),
+        other => other.clone(),
+    }
 }
 
 /// Writes a line to the standard error; failures are ignored.

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::cli::values::parse_process_id;
 use crate::cli::{control_client, status};
-use crate::terminal::{print_error_line, sanitize};
+use crate::terminal::{indent_rest, print_error_line, sanitize};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CertCommand {
@@ -298,7 +298,7 @@ fn renew(names: &[String], pid: Option<u32>) -> Result<String, Failure> {
     let mut text = String::new();
     for name in names {
         let answer = control_client::send_command(pid, &format!("renew {name}"))?;
-        text += &format!("{}\n", answer["done"].as_str().unwrap_or("done"));
+        text += &format!("{}\n", indent_rest(answer["done"].as_str().unwrap_or("done")));
     }
     Ok(sanitize(&text) + "`komainu cert list` shows what becomes of it\n")
 }

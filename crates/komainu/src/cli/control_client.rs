@@ -17,6 +17,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket
 use rustix::process::getuid;
 use serde_json::Value;
 
+use crate::terminal;
+
 /// Maximum time without data from the server, which sends an empty line every second unless it is dead or
 /// stuck.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -111,7 +113,7 @@ fn send_command_at(folder: &ServerFolder, path: &Path, line: &str) -> io::Result
     }
     let answer: Value = serde_json::from_str(&text)?;
     match answer["error"].as_str() {
-        Some(error) => Err(io::Error::other(error)),
+        Some(error) => Err(io::Error::other(terminal::indent_rest(error))),
         None => Ok(answer),
     }
 }

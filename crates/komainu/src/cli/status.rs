@@ -76,7 +76,8 @@ fn format_servers(servers: Vec<Value>, is_json: bool) -> String {
     if is_json {
         return format!("{:#}\n", Value::Array(servers));
     }
-    let text = servers.iter().map(format_server).collect::<Vec<_>>().join("\n");
+    let formatted = |server: &Value| format_server(&terminal::indent_texts(server));
+    let text = servers.iter().map(formatted).collect::<Vec<_>>().join("\n");
     terminal::sanitize(&text)
 }
 
@@ -136,7 +137,7 @@ pub(crate) fn run_upgrade(arguments: &UpgradeArguments) -> Result<String, Failur
 
 /// Sends a command to the selected server.
 fn send_command(pid: Option<u32>, line: &str) -> Result<String, Failure> {
-    let answer = control_client::send_command(select_pid(pid)?, line)?;
+    let answer = terminal::indent_texts(&control_client::send_command(select_pid(pid)?, line)?);
     for text in as_list(&answer["warnings"]).iter().filter_map(Value::as_str) {
         terminal::print_error_line(&format!("warning: {text}"));
     }

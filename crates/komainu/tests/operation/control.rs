@@ -451,10 +451,24 @@ fn shown_of(answer: &serde_json::Value, arguments: &[&str]) -> String {
     text(&asked.stdout) + &text(&asked.stderr)
 }
 
-#[test]
-fn control_characters_in_server_answers_are_not_printed() {
-    let said = "a\u{202e}b\u{2066}c\u{200b}d\x1b[31me\u{9b}f\rg";
-    let cleaned = "a?b?c?d?[31me?f?g";
+/// Commands that print what a server says.
+const COMMANDS: [&[&str]; 12] = [
+    &["reload"],
+    &["upgrade"],
+    &["status"],
+    &["ctl", "status"],
+    &["ctl", "upstream", "list"],
+    &["ctl", "config", "get"],
+    &["cert", "list"],
+    &["cert", "renew", "a.test"],
+    &["cache", "stats"],
+    &["cache", "why", "http://a.test/"],
+    &["diff"],
+    &["top", "--once"],
+];
+
+/// Answers with this text in each place: an error, one of the API, a success, a document.
+fn answers_saying(said: &str) -> [serde_json::Value; 4] {
     let mut every = serde_json::Map::new();
     for key in
         ["version", "state", "since", "file", "sandbox", "name", "host", "issuer", "status", "reason", "key"]
@@ -469,37 +483,49 @@ fn control_characters_in_server_answers_are_not_printed() {
         document[list] = serde_json::json!([every, said]);
     }
     document["pid"] = 1.into();
-    let commands: [&[&str]; 12] = [
-        &["reload"],
-        &["upgrade"],
-        &["status"],
-        &["ctl", "status"],
-        &["ctl", "upstream", "list"],
-        &["ctl", "config", "get"],
-        &["cert", "list"],
-        &["cert", "renew", "a.test"],
-        &["cache", "stats"],
-        &["cache", "why", "http://a.test/"],
-        &["diff"],
-        &["top", "--once"],
-    ];
     let error = serde_json::json!({ "error": said });
     let of_api = serde_json::json!({ "status": 500, "document": { "error": { "message": said } } });
     let done = serde_json::json!({ "done": said, "warnings": [said], "status": 200, "document": document });
+    [error, of_api, done, document]
+}
+
+#[test]
+fn control_characters_in_server_answers_are_not_printed() {
+    let said = "a\u{202e}b\u{2066}c\u{200b}d\x1b[31me\u{9b}f\rg";
+    let cleaned = "a?b?c?d?[31me?f?g";
+    let answers = answers_saying(said);
     let steers =
         |c: &char| (c.is_control() && *c != '\n') || matches!(*c, '\u{200b}' | '\u{202e}' | '\u{2066}');
-    for arguments in commands {
-        let failed = shown_of(&error, arguments);
+    for arguments in COMMANDS {
+        let failed = shown_of(&answers[0], arguments);
         assert!(failed.contains(cleaned), "{arguments:?}: {failed:?}");
-        for answer in [&error, &of_api, &done, &document] {
+        for answer in &answers {
             let shown = shown_of(answer, arguments);
             assert_eq!(shown.chars().find(steers), None, "{arguments:?}: {shown:?}");
         }
     }
     for arguments in [&["reload"], &["upgrade"]] {
-        let shown = shown_of(&done, arguments);
+        let shown = shown_of(&answers[2], arguments);
         assert_eq!(shown.matches(cleaned).count(), 2, "{shown:?}");
     }
+}
+
+/// Text of several lines is shown, but none of them at the beginning of a line, where a command's own words are.
+#[test]
+fn line_breaks_in_server_answers_forge_no_lines() {
+    let mut forged = Vec::new();
+    for said in ["a\nforged line\nend", "\nforged line", "a\n\nforged line\n"] {
+        for answer in answers_saying(said) {
+            for arguments in COMMANDS {
+                let shown = shown_of(&answer, arguments);
+                assert!(!shown.is_empty(), "{arguments:?}");
+                if shown.lines().any(|line| line.starts_with("forged")) {
+                    forged.push(format!("{arguments:?}: {answer} is shown as {shown}"));
+                }
+            }
+        }
+    }
+    assert!(forged.is_empty(), "{}", forged.join("\n"));
 }
 
 /// File names and configuration lines from untrusted sources.

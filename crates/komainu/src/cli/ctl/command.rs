@@ -15,8 +15,13 @@ use crate::cli::ctl_arguments::{
 use crate::cli::status;
 use crate::terminal;
 
-/// Formats an answer as text.
-type AnswerFormatter = fn(&Value) -> String;
+/// How an answer is shown.
+#[derive(Clone, Copy)]
+enum AnswerForm {
+    Json,
+    /// As text, of a document whose own texts are indented.
+    Text(fn(&Value) -> String),
+}
 
 /// Runs `komainu ctl`; returns the text to print.
 ///
@@ -26,33 +31,42 @@ pub(crate) fn run_ctl(ctl: &CtlArguments) -> Result<String, Failure> {
     if let CtlCommand::Config(CtlConfig::Edit { path }) = &ctl.command {
         return edit(ctl, path.as_deref().unwrap_or_default());
     }
-    let (request, shown) = build_request(&ctl.command)?;
-    format_result(ctl, send(ctl, &request)?, shown)
+    let (request, form) = build_request(&ctl.command)?;
+    format_result(ctl, send(ctl, &request)?, form)
 }
 
-fn format_result(ctl: &CtlArguments, answer: CtlAnswer, shown: AnswerFormatter) -> Result<String, Failure> {
-    let text = match ctl.json {
-        true => format!("{:#}\n", answer.document),
-        false if answer.status < 300 => shown(&answer.document),
-        false => answer_format::format_outcome(&answer.document),
+fn format_result(ctl: &CtlArguments, answer: CtlAnswer, form: AnswerForm) -> Result<String, Failure> {
+    let text = match form {
+        _ if ctl.json => format_json(&answer.document),
+        AnswerForm::Json if answer.status < 300 => format_json(&answer.document),
+        AnswerForm::Text(shown) if answer.status < 300 => shown(&terminal::indent_texts(&answer.document)),
+        _ => answer_format::format_outcome(&terminal::indent_texts(&answer.document)),
     };
     let text = terminal::sanitize(&text);
     if answer.status < 300 { Ok(text) } else { Err(Failure::new(text.trim_end())) }
 }
 
+/// The outcome of a change.
+const OUTCOME: AnswerForm = AnswerForm::Text(answer_format::format_outcome);
+
 fn format_json(document: &Value) -> String {
     format!("{document:#}\n")
 }
 
-fn read_request(path: &str, shown: AnswerFormatter) -> (CtlRequest, AnswerFormatter) {
-    (CtlRequest { method: "GET", path: path.into(), ..CtlRequest::default() }, shown)
+fn read_request(path: &str, shown: fn(&Value) -> String) -> (CtlRequest, AnswerForm) {
+    let (request, _) = read_json(path);
+    (request, AnswerForm::Text(shown))
 }
 
-fn change_request(method: &'static str, path: String, body: Value) -> (CtlRequest, AnswerFormatter) {
-    (CtlRequest { method, path, body: Some(body), ..CtlRequest::default() }, answer_format::format_outcome)
+fn read_json(path: &str) -> (CtlRequest, AnswerForm) {
+    (CtlRequest { method: "GET", path: path.into(), ..CtlRequest::default() }, AnswerForm::Json)
 }
 
-fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), Failure> {
+fn change_request(method: &'static str, path: String, body: Value) -> (CtlRequest, AnswerForm) {
+    (CtlRequest { method, path, body: Some(body), ..CtlRequest::default() }, OUTCOME)
+}
+
+fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerForm), Failure> {
     Ok(match command {
         CtlCommand::Status => read_request("/v1/status", status::format_server),
         CtlCommand::Config(config) => config_request(config),
@@ -99,7 +113,7 @@ fn build_request(command: &CtlCommand) -> Result<(CtlRequest, AnswerFormatter), 
             let body = body.map_err(Failure::new).context("the body is no JSON")?;
             let (path, query) = path.split_once('?').unwrap_or((path, ""));
             let if_match = (method != "GET").then(|| "*".to_owned());
-            (CtlRequest { method, path: path.into(), query: query.into(), if_match, body }, format_json)
+            (CtlRequest { method, path: path.into(), query: query.into(), if_match, body }, AnswerForm::Json)
         }
     })
 }
@@ -114,31 +128,24 @@ fn config_path(path: &str) -> String {
     }
 }
 
-fn config_request(config: &CtlConfig) -> (CtlRequest, AnswerFormatter) {
+fn config_request(config: &CtlConfig) -> (CtlRequest, AnswerForm) {
     let changed = |method, path: &str, body, no_persist: bool| {
         let query = if no_persist { "persist=false".into() } else { String::new() };
         let if_match = Some("*".to_owned());
-        (
-            CtlRequest { method, path: config_path(path), query, if_match, body },
-            answer_format::format_outcome as AnswerFormatter,
-        )
+        (CtlRequest { method, path: config_path(path), query, if_match, body }, OUTCOME)
     };
     match config {
-        CtlConfig::Get { path } => {
-            read_request(&config_path(path.as_deref().unwrap_or_default()), format_json)
-        }
+        CtlConfig::Get { path } => read_json(&config_path(path.as_deref().unwrap_or_default())),
         CtlConfig::Set { path, value, no_persist } => {
             let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
             changed("PUT", path, Some(value), *no_persist)
         }
         CtlConfig::Unset { path, no_persist } => changed("DELETE", path, None, *no_persist),
-        CtlConfig::Edit { path } => {
-            read_request(&config_path(path.as_deref().unwrap_or_default()), format_json)
-        }
+        CtlConfig::Edit { path } => read_json(&config_path(path.as_deref().unwrap_or_default())),
     }
 }
 
-fn upstream_request(upstream: &CtlUpstream) -> (CtlRequest, AnswerFormatter) {
+fn upstream_request(upstream: &CtlUpstream) -> (CtlRequest, AnswerForm) {
     let at = |group: &str, server: &str| {
         let [group, server] = [group, server].map(|name| encoded_segment(name.as_bytes()));
         format!("/v1/upstreams/{group}/{server}")
@@ -161,7 +168,7 @@ fn upstream_request(upstream: &CtlUpstream) -> (CtlRequest, AnswerFormatter) {
     }
 }
 
-fn app_request(app: &CtlApp) -> (CtlRequest, AnswerFormatter) {
+fn app_request(app: &CtlApp) -> (CtlRequest, AnswerForm) {
     let at = |name: &str| format!("/v1/applications/{}", encoded_segment(name.as_bytes()));
     match app {
         CtlApp::List => read_request("/v1/applications", answer_format::format_applications),
@@ -173,10 +180,10 @@ fn app_request(app: &CtlApp) -> (CtlRequest, AnswerFormatter) {
 /// Edits an item in the user's editor. If the configuration has changed meanwhile, the request is refused and
 /// the edited text is kept.
 fn edit(ctl: &CtlArguments, path: &str) -> Result<String, Failure> {
-    let (request, _) = read_request(&config_path(path), format_json);
+    let (request, _) = read_json(&config_path(path));
     let before = send(ctl, &request)?;
     if before.status != 200 {
-        return format_result(ctl, before, format_json);
+        return format_result(ctl, before, AnswerForm::Json);
     }
     let file = std::env::temp_dir().join(format!("komainu-{}-edit.json", std::process::id()));
     write_private_file(&file, &format_json(&before.document)).with_context(|| file.display())?;
@@ -207,9 +214,9 @@ fn edit(ctl: &CtlArguments, path: &str) -> Result<String, Failure> {
     let answer = send(ctl, &request)?;
     if answer.status < 300 {
         let _ = std::fs::remove_file(&file);
-        return format_result(ctl, answer, answer_format::format_outcome);
+        return format_result(ctl, answer, OUTCOME);
     }
-    let refused = format_result(ctl, answer, answer_format::format_outcome);
+    let refused = format_result(ctl, answer, OUTCOME);
     refused.map_err(|error| Failure::new(format!("{error}\nwhat you have written is in {}", file.display())))
 }
 
