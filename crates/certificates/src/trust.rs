@@ -117,9 +117,12 @@ fn run_with_input(command: &mut Command, input: &str) -> Result<String, Failure>
 #[derive(Debug, Clone)]
 pub struct LocalRoot {
     pem: String,
-    /// Beginning of its SHA-256 digest, in hexadecimal digits.
-    fingerprint: String,
+    /// SHA-256 digest of the certificate, in hexadecimal digits.
+    digest: String,
 }
+
+/// Digits of the digest that names of files and nicknames contain.
+const NAME_DIGITS: usize = 16;
 
 impl LocalRoot {
     /// Parses the first certificate of an untrusted PEM text. It must be one that this program creates for a
@@ -131,18 +134,29 @@ impl LocalRoot {
         let certificate = CertificateDer::from_pem_slice(text).map_err(|_| "this is no certificate")?;
         verify_constrained(&certificate)?;
         let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &certificate);
-        let fingerprint = digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
         let body = data_encoding::BASE64.encode(&certificate);
         let lines: Vec<&str> =
             body.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
         let pem = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"));
-        Ok(LocalRoot { pem, fingerprint })
+        Ok(LocalRoot { pem, digest })
+    }
+
+    /// SHA-256 fingerprint of the certificate: 64 lower-case hexadecimal digits.
+    #[must_use]
+    pub fn fingerprint(&self) -> &str {
+        &self.digest
+    }
+
+    /// The part of the fingerprint that distinguishes installed authorities.
+    fn short_fingerprint(&self) -> &str {
+        &self.digest[..NAME_DIGITS]
     }
 }
 
 /// Installs the authority.
 pub fn trust(root: &LocalRoot, stores: &TrustStores) -> TrustReport {
-    let LocalRoot { pem, fingerprint } = root;
+    let (pem, fingerprint) = (&root.pem, root.short_fingerprint());
     let mut report = TrustReport::default();
     let file = stores.system_folder.join(format!("{FILE}{fingerprint}.crt"));
     let installed = fs::create_dir_all(&stores.system_folder)
@@ -171,7 +185,7 @@ pub fn trust(root: &LocalRoot, stores: &TrustStores) -> TrustReport {
 
 /// Removes the authority that [`trust`] installed, or with `None` those of all state folders.
 pub fn untrust(root: Option<&LocalRoot>, stores: &TrustStores) -> TrustReport {
-    let fingerprint = root.map_or("", |root| &root.fingerprint);
+    let fingerprint = root.map_or("", LocalRoot::short_fingerprint);
     let file = format!("{FILE}{fingerprint}");
     let nickname = format!("{NICKNAME}{fingerprint}");
     let mut report = TrustReport::default();

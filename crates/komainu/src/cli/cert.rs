@@ -1,7 +1,7 @@
 //! `komainu cert` and `komainu trust`: certificates of running servers, and the local authority.
 
 use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use bench::table::TextTable;
@@ -10,6 +10,7 @@ use certificates::{StateFolder, TrustReport, TrustStores};
 use clap::{Args, Subcommand};
 use failure::{Failure, FailureContext};
 use logging::access::rfc3339;
+use net::trusted_path;
 use operator::socket;
 use process::config_files;
 use serde_json::Value;
@@ -69,6 +70,20 @@ pub(crate) struct TrustArguments {
     /// The state folder that holds the authority [default: that of a server which this user starts]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) state: Option<PathBuf>,
+    /// Install the authority only if this is its SHA-256 fingerprint; required where users other than root and the
+    /// caller can replace it
+    #[arg(long, value_name = "HEX", value_parser = parse_fingerprint, conflicts_with = "undo")]
+    pub(crate) fingerprint: Option<String>,
+}
+
+/// Parses a SHA-256 fingerprint as openssl and browsers show it: 64 hexadecimal digits, perhaps with colons.
+fn parse_fingerprint(text: &str) -> Result<String, Failure> {
+    let digits = text.replace(':', "").to_ascii_lowercase();
+    if digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        Ok(digits)
+    } else {
+        Err("a SHA-256 fingerprint has 64 hexadecimal digits".into())
+    }
 }
 
 /// Runs `komainu cert`; returns the text to print.
@@ -332,6 +347,9 @@ pub(crate) fn run_trust(arguments: &TrustArguments) -> Result<String, Failure> {
     let found = certificates::LocalRoot::parse(&text).with_context(|| {
         format!("{} is not the certificate of a local authority of Komainu", root.display())
     })?;
+    if !arguments.undo {
+        confirm_authority(&root, &found, arguments.fingerprint.as_deref())?;
+    }
     let report = if arguments.undo {
         certificates::untrust(Some(&found), &stores)
     } else {
@@ -339,6 +357,30 @@ pub(crate) fn run_trust(arguments: &TrustArguments) -> Result<String, Failure> {
     };
     format_trust_report(&report, "nothing to remove: it is not trusted here\n")
         .map(|text| format!("the local authority of {}\n{text}", path.display()))
+}
+
+/// Checks that the caller wants this authority to be trusted, and not one that another user has put in its place.
+fn confirm_authority(
+    path: &Path,
+    found: &certificates::LocalRoot,
+    confirmed: Option<&str>,
+) -> Result<(), Failure> {
+    let fingerprint = found.fingerprint();
+    match confirmed {
+        Some(confirmed) if confirmed == fingerprint => return Ok(()),
+        Some(confirmed) => {
+            let title =
+                format!("{} has another SHA-256 fingerprint than {confirmed}: {fingerprint}", path.display());
+            return Err(Failure::new(title));
+        }
+        None => {}
+    }
+    let Some(reason) = trusted_path::replaceable_by_others(path)? else { return Ok(()) };
+    let title = format!("another user may have written the authority in {}: {reason}", path.display());
+    Err(Failure::new(title).help(format!(
+        "compare its SHA-256 fingerprint with that of the server's authority, and confirm it: \
+         --fingerprint {fingerprint}"
+    )))
 }
 
 /// Formats the successful and the failed steps; an error if all failed.

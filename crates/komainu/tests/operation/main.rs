@@ -50,5 +50,6 @@ mod starts;
 mod systemd;
 mod terminals;
 mod traces;
+mod trust;
 mod upgrade;
 mod upgrade_orphans;
