@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 
 use nix::libc;
 
 use crate::hosted;
-use crate::hosted::{only, ready, status};
+use crate::hosted::{modules, only, ready, status};
 use crate::rig::{Folder, Rig, as_we_are, eventually, is_root, komainu, text};
 
 /// The `Seccomp` line in the status of each thread whose name starts with `name`; 2 means a filter is active.
@@ -25,7 +26,7 @@ fn seccomp(pid: u32, name: &str) -> Vec<String> {
     threads.filter_map(|thread| of(thread.unwrap().path())).collect()
 }
 
-fn kernel_has_landlock() -> bool {
+pub(crate) fn kernel_has_landlock() -> bool {
     let rig = Rig::files(&[("a", "A")]);
     let has = status(&rig)["sandbox"].as_str().unwrap().starts_with("Landlock");
     if !has {
@@ -73,7 +74,7 @@ fn serving_threads_are_sandboxed_unless_disabled() {
 }
 
 /// An application that performs the requested action and returns the result.
-const APP: &str = r#"
+pub(crate) const APP: &str = r#"
 use IO::Socket::INET;
 sub {
     my ($what, $where) = $_[0]{QUERY_STRING} =~ /^(\w+)=(.*)$/;
@@ -107,6 +108,32 @@ sub {
                 waitpid $pid, 0;
                 join '', <$in>;
             } 0, 1 } :
+        # Leaves a process behind that connects to the socket named in the file `go`; returns its id.
+        $what eq 'orphan' ? do {
+            require POSIX; require IO::Socket::UNIX;
+            pipe(my $in, my $out);
+            my $pid = fork;
+            if (!$pid) {
+                POSIX::_exit(0) if fork;
+                POSIX::setsid();
+                syswrite $out, $$;
+                close $out;
+                $SIG{PIPE} = 'IGNORE';
+                for (1 .. 1200) { last if -e "$where/go"; select undef, undef, undef, 0.1 }
+                open(my $go, '<', "$where/go") or POSIX::_exit(1);
+                my $socket = <$go>;
+                my $s = IO::Socket::UNIX->new(Peer => $socket);
+                my ($all, $piece) = ($s ? '' : "no: $!", '');
+                syswrite $s, "api {\"method\":\"DELETE\",\"path\":\"/v1/config/apps/shop/sandbox\"}\n" if $s;
+                $all .= $piece while $s && sysread $s, $piece, 65536;
+                open(my $said, '>', "$where/said.new"); syswrite $said, $all; close $said;
+                rename "$where/said.new", "$where/said";
+                POSIX::_exit(0);
+            }
+            close $out;
+            waitpid $pid, 0;
+            sysread $in, my $number, 20;
+            $number } :
         $what eq 'signal' ? do {
             my ($number, $pid) = split /;/, $where;
             kill($number, $pid) ? 'yes' : "no: $!" } :
@@ -119,6 +146,26 @@ sub {
             # The child of a clone(2) that worked.
             if ($number == $ENV{CLONE} && $result == 0) { require POSIX; POSIX::_exit(0) }
             $result < 0 ? "no: $error" : 'yes' } :
+        # Runs shell commands by a copy of the shell in a file without a path.
+        $what eq 'anonymous' ? do {
+            my ($commands, $name) = (pack('H*', $where), 'shell');
+            my $number = syscall($ENV{MEMFD}, $name, 0);
+            open(my $memory, '>&=', $number) or die;
+            open(my $shell, '<', '/bin/sh') or die;
+            local $/;
+            print {$memory} <$shell>;
+            $memory->flush;
+            my $pid = open(my $out, '-|') // die;
+            if (!$pid) {
+                exec { "/proc/self/fd/$number" } 'sh', '-c', $commands;
+                syswrite STDOUT, "no: $!";
+                require POSIX; POSIX::_exit(0);
+            }
+            <$out> } :
+        $what eq 'abstract' ? do {
+            require Socket;
+            socket(my $s, Socket::AF_UNIX(), Socket::SOCK_STREAM(), 0) or die;
+            connect($s, Socket::pack_sockaddr_un("\0$where")) ? 'yes' : "no: $!" } :
         $what eq 'variable' ? $ENV{$where} // '' :
         $what eq 'start' ? do { system('true') == 0 ? 'yes' : "no: $!" } :
         $what eq 'file' ? do { open my $f, '<', $where or die; return [200, ['Content-Length', -s $f], $f] } : 'what?';
@@ -126,7 +173,12 @@ sub {
 }
 "#;
 
-fn application(folder: Folder, kind: &str, sandbox: &str) -> Rig {
+pub(crate) fn application(folder: Folder, kind: &str, sandbox: &str) -> Rig {
+    application_at(None, folder, kind, sandbox)
+}
+
+/// Like [`application`], with a directory for the control socket.
+pub(crate) fn application_at(runtime: Option<&Path>, folder: Folder, kind: &str, sandbox: &str) -> Rig {
     folder.write("app/app.psgi", APP).write("app/file", "hello").write("own/a", "a").write("other/a", "a");
     for name in ["own", "other"] {
         fs::set_permissions(folder.at(name), fs::Permissions::from_mode(0o777)).unwrap();
@@ -135,31 +187,33 @@ fn application(folder: Folder, kind: &str, sandbox: &str) -> Rig {
         r#"
         psgi = "app/app.psgi"
         workers = 1
-        env = {{ CLONE = "{}" }}
+        env = {{ CLONE = "{}", MEMFD = "{}" }}
         {sandbox}
         "#,
-        libc::SYS_clone
+        libc::SYS_clone,
+        libc::SYS_memfd_create
     ));
     folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}{app}"));
     let mut command = hosted::server();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    command.envs(runtime.map(|path| ("RUNTIME_DIRECTORY", path)));
     Rig::start(command, folder)
 }
 
 /// Result of a system call with these arguments: numbers, and strings without commas.
-fn call(rig: &Rig, number: libc::c_long, arguments: &str) -> String {
+pub(crate) fn call(rig: &Rig, number: libc::c_long, arguments: &str) -> String {
     ask(rig, "call", &format!("{number},{arguments}"))
 }
 
 #[track_caller]
-fn assert_refused(rig: &Rig, calls: &[(libc::c_long, &str)]) {
+pub(crate) fn assert_refused(rig: &Rig, calls: &[(libc::c_long, &str)]) {
     for (number, arguments) in calls {
         let said = call(rig, *number, arguments);
         assert!(said.starts_with("no: Operation not permitted"), "{number} of {arguments}: {said}");
     }
 }
 
-fn ask(rig: &Rig, what: &str, place: &str) -> String {
+pub(crate) fn ask(rig: &Rig, what: &str, place: &str) -> String {
     let answer = rig.get(&format!("/?{what}={place}"));
     answer.expect_status(200);
     answer.text()
@@ -207,61 +261,78 @@ fn sandboxed_application_has_only_granted_access() {
     }
 }
 
+/// Servers and their applications' users: one that may control the server by its user id, and one that may not.
+fn users() -> Vec<(&'static str, &'static str)> {
+    let mut users: Vec<_> = crate::rig::kinds().into_iter().map(|kind| (kind, "")).collect();
+    if is_root() {
+        users.push((users[1].0, "user = \"65533\"\ngroup = \"65533\"\n"));
+    }
+    users
+}
+
 /// An application whose user id would allow it to control the server: it can connect to the control socket,
-/// but is refused.
+/// but is refused. One with another user cannot connect.
 #[test]
 fn an_application_does_not_control_its_server() {
     if !kernel_has_landlock() {
         return;
     }
-    for sandbox in [
-        r"
-        [apps.shop.sandbox]
-        read = []
-        write = []
-        ",
-        "",
-    ] {
-        for control in ["", "[control]\nlisten = \"unix:c.sock\"\n"] {
-            let folder = Folder::new();
-            let run = folder.at("run");
-            folder.write("app/app.psgi", APP);
-            let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{sandbox}"));
-            let kind = as_we_are();
-            folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}{control}{app}"));
-            let mut command = hosted::server();
-            command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", &run);
-            let rig = Rig::start(command, folder);
-            let socket = run.join(format!("{}.sock", rig.child.id()));
-            let (socket, line) = if control.is_empty() {
-                (socket, "api {\"method\":\"DELETE\",\"path\":\"/v1/config/apps/shop/sandbox\"}")
-            } else {
-                (
-                    rig.folder.at("c.sock"),
-                    "DELETE /v1/config/apps/shop/sandbox HTTP/1.1\r\nHost: x\r\nIf-Match: *\r\nConnection: close\r\n\r\n",
-                )
-            };
-            let refusal = "it may not control this server";
-            let answer = rig.send(&format!(
-                "GET /?control={};{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-                socket.display(),
-                hex(line)
-            ));
-            let tried: Vec<String> = answer.text().split('|').map(str::to_owned).collect();
-            assert_eq!(tried.len(), 2, "{}", answer.text());
-            assert!(tried.iter().all(|text| text.contains(refusal)), "{sandbox:?} {control:?}: {tried:?}");
-            // A process that is not an application is served.
-            let asked = komainu()
-                .args(["status", "--pid", &rig.child.id().to_string()])
-                .env("RUNTIME_DIRECTORY", &run)
-                .output()
-                .unwrap();
-            assert!(asked.status.success(), "{}", text(&asked.stderr));
+    for (kind, user) in users() {
+        for sandbox in ["[apps.shop.sandbox]\nread = []\nwrite = []\n", ""] {
+            for control in ["", "[control]\nlisten = \"unix:control/c.sock\"\n"] {
+                control_is_refused(kind, user, sandbox, control);
+            }
         }
     }
 }
 
-fn hex(text: &str) -> String {
+fn control_is_refused(kind: &str, user: &str, sandbox: &str, control: &str) {
+    let folder = Folder::new();
+    let run = folder.at("run");
+    folder.write("app/app.psgi", APP).write("control/nothing", "");
+    if kind.contains("65534") {
+        chown(folder.at("control"), Some(65534), Some(65534)).unwrap();
+    }
+    // The build directory may be unreadable for other users, so the modules are copied.
+    let copied = std::process::Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
+    assert!(copied.unwrap().success());
+    let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{user}{sandbox}"));
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{kind}{control}{app}"));
+    let mut command = komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml")).env("RUNTIME_DIRECTORY", &run);
+    command.env("KOMAINU_WORKERS", folder.at("workers"));
+    let rig = Rig::start(command, folder);
+    let socket = run.join(format!("{}.sock", rig.child.id()));
+    let (socket, line) = if control.is_empty() {
+        (socket, "api {\"method\":\"DELETE\",\"path\":\"/v1/config/apps/shop/sandbox\"}")
+    } else {
+        (
+            rig.folder.at("control/c.sock"),
+            "DELETE /v1/config/apps/shop/sandbox HTTP/1.1\r\nHost: x\r\nIf-Match: *\r\nConnection: close\r\n\r\n",
+        )
+    };
+    // Below a supervisor the socket is root's.
+    let may_connect = user.is_empty() && (kind == as_we_are() || !control.is_empty());
+    let refusal = if may_connect { "it may not control this server" } else { "no: Permission denied" };
+    let answer = rig.send(&format!(
+        "GET /?control={};{} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        socket.display(),
+        hex(line)
+    ));
+    let tried: Vec<String> = answer.text().split('|').map(str::to_owned).collect();
+    assert_eq!(tried.len(), 2, "{}", answer.text());
+    let all = tried.iter().all(|text| text.contains(refusal));
+    assert!(all, "{kind}{user}{sandbox}{control}: {tried:?}");
+    // A process that is not an application is served.
+    let asked = komainu()
+        .args(["status", "--pid", &rig.child.id().to_string()])
+        .env("RUNTIME_DIRECTORY", &run)
+        .output()
+        .unwrap();
+    assert!(asked.status.success(), "{}", text(&asked.stderr));
+}
+
+pub(crate) fn hex(text: &str) -> String {
     text.bytes().map(|byte| format!("{byte:02x}")).collect()
 }
 

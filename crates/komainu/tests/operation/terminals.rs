@@ -237,3 +237,94 @@ fn inherited_descriptors_are_not_passed_to_programs() {
         assert!(server == rig.child.id() || [50, 51].iter().all(|number| has(*number).is_err()), "{kind}");
     }
 }
+
+/// Lists each open descriptor with what it refers to; of a socket also its domain, its type and whether it listens.
+const OPEN: &str = r#"
+use Socket ();
+sub {
+    opendir(my $list, '/proc/self/fd') or die;
+    my $own = fileno $list;
+    my @lines;
+    for my $number (sort { $a <=> $b } grep { /^\d+$/ && $_ != $own } readdir $list) {
+        my $target = readlink "/proc/self/fd/$number";
+        if ($target =~ /^socket:/) {
+            open(my $socket, '+<&', $number) or die;
+            # SO_DOMAIN, SO_TYPE, SO_ACCEPTCONN.
+            $target = 'socket ' . join ' ', map { unpack 'i', getsockopt $socket, Socket::SOL_SOCKET(), $_ } 39, 3, 30;
+        }
+        push @lines, "$number $target";
+    }
+    [200, [], [join "\n", @lines]]
+}
+"#;
+
+/// A worker has its own socket to the server, the memory and the events that it shares with it, and its output:
+/// nothing of the server's listeners, connections, logs, cache, certificates and supervisor.
+#[test]
+fn a_worker_has_no_descriptor_of_its_server() {
+    let mut kinds: Vec<(&str, &str)> = kinds();
+    kinds.extend(kinds.clone().iter().map(|(kind, _)| (*kind, "[apps.shop.sandbox]\n")));
+    for (kind, more) in kinds {
+        let folder = Folder::new();
+        folder.write("app/app.psgi", OPEN).write("control/nothing", "").certify();
+        if kind.contains("65534") {
+            chown(folder.at("control"), Some(65534), Some(65534)).unwrap();
+        }
+        let copied = Command::new("cp").arg("-r").arg(modules()).arg(folder.at("workers")).status();
+        assert!(copied.unwrap().success());
+        let app = only(&format!("psgi = \"app/app.psgi\"\nworkers = 1\n{more}"));
+        let text = format!(
+            r#"
+            listen = ["127.0.0.1:0", {{ address = "127.0.0.1:0", tls = true }}, "unix:s.sock"]
+            threads = 2
+            redirect_https = false
+            {kind}
+            tls.default = {{ certificate = "cert.pem", key = "key.pem" }}
+            [log]
+            access = "json"
+            file = "access.log"
+            errors = "errors.log"
+            [cache]
+            memory = "8MiB"
+            [cache.disk]
+            path = "cache"
+            size = "8MiB"
+            [control]
+            listen = "unix:control/c.sock"
+            [[stream]]
+            protocol = "udp"
+            listen = "127.0.0.1:0"
+            to = "127.0.0.1:9"
+            [[stream]]
+            listen = "127.0.0.2:0"
+            to = "127.0.0.1:9"
+            {app}
+            "#
+        );
+        folder.write("komainu.toml", text);
+        let mut command = rig::komainu();
+        command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+        command.env("KOMAINU_WORKERS", folder.at("workers"));
+        let rig = Rig::start(command, folder);
+        // Connections that are open when the next worker starts.
+        let _kept: Vec<_> = (0..10).map(|_| rig.connect()).collect();
+        for round in 0..2 {
+            let said = rig.get("/").expect_status(200).text();
+            let target = |line: &str| {
+                let target = line.split_once(' ').unwrap().1;
+                if target.starts_with("pipe:") { "pipe".to_owned() } else { target.to_owned() }
+            };
+            let mut targets: Vec<String> = said.lines().map(target).collect();
+            targets.sort_unstable();
+            // Its input, the channel with an event for each thread, its outputs, and its own socket, a sequence of packets.
+            let event = "anon_inode:[eventfd]";
+            let own = ["/dev/null", "/memfd:komainu (deleted)", event, event, "pipe", "pipe", "socket 1 5 0"];
+            assert_eq!(targets, own, "{kind}{more}{round}: {said}");
+            let worker = hosted::workers(&rig)[0];
+            assert!(hosted::kill(worker, "-KILL"));
+            eventually("another one answers", || {
+                hosted::workers(&rig).first().is_some_and(|pid| *pid != worker)
+            });
+        }
+    }
+}
