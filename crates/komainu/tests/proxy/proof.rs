@@ -1,8 +1,9 @@
 //! Credentials carried by requests: JSON Web Tokens, signed URLs, and origins of pages.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
 use aws_lc_rs::rand::SystemRandom;
@@ -171,6 +172,113 @@ fn empty_jwks_rejects_tokens_and_invalid_jwks_is_ignored() {
         set(ok(&all));
         eventually("the key is back", || status() == 200);
     }
+}
+
+/// Answers of an issuer that lies.
+#[derive(Clone)]
+enum KeyAnswer {
+    Whole(String),
+    /// Content without end.
+    Endless,
+    /// Nothing, on a connection that stays open.
+    Silence,
+}
+
+/// Bytes of an endless key set that the server and both sockets' buffers may take.
+const ENDLESS_BYTES_MAX: usize = 32 << 20;
+
+/// An issuer that answers as is set, and reports what it could send of each endless answer.
+fn lying_issuer() -> (String, Arc<Mutex<KeyAnswer>>, Receiver<usize>) {
+    let listener = crate::rig::listener();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answer = Arc::new(Mutex::new(KeyAnswer::Silence));
+    let of = answer.clone();
+    let (sent, received) = channel();
+    std::thread::spawn(move || {
+        let mut silent = Vec::new();
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = Vec::new();
+            let mut byte = [0];
+            while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).is_ok_and(|len| len > 0) {
+                head.push(byte[0]);
+            }
+            match of.lock().unwrap().clone() {
+                // The server may have given up.
+                KeyAnswer::Whole(text) => _ = stream.write_all(text.as_bytes()),
+                KeyAnswer::Silence => silent.push(stream),
+                KeyAnswer::Endless => {
+                    let mut bytes = 0;
+                    let mut piece =
+                        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{\"keys\":[".to_vec();
+                    while bytes < ENDLESS_BYTES_MAX && stream.write_all(&piece).is_ok() {
+                        bytes += piece.len();
+                        piece = b"{\"kty\":\"EC\"},".repeat(4_096);
+                    }
+                    sent.send(bytes).unwrap();
+                }
+            }
+        }
+    });
+    (url, answer, received)
+}
+
+#[test]
+fn lying_key_sets_are_bounded_and_followed_nowhere() {
+    let signers = ["one", "two"].map(Signer::new);
+    // As many keys as are read, and another one.
+    let keys: Vec<Value> = (0..99).map(|at| json!({"kid": format!("k{at}")})).collect();
+    let keys = keys.into_iter().map(|mut key| {
+        let mut whole = signers[0].jwk();
+        whole["kid"] = key["kid"].take();
+        whole
+    });
+    let keys: Vec<Value> = std::iter::once(signers[0].jwk()).chain(keys).chain([signers[1].jwk()]).collect();
+    let genuine = json!({ "keys": [signers[0].jwk()] }).to_string();
+    let other = Origin::start(move |_| ok(&genuine));
+    let (url, answer, sent) = lying_issuer();
+    let set = |to: KeyAnswer| *answer.lock().unwrap() = to;
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            r#"
+            threads = 1
+            log.level = "info"
+            [[route]]
+            path = "/open"
+            respond = "open"
+            [[route]]
+            respond = "in"
+            auth = {{ jwt = {{ jwks = "{url}/keys", issuer = "https://issuer.test", audience = "shop" }}, timeout = "1s" }}
+            "#
+        ),
+    );
+    let [first, last] = signers.each_ref().map(|signer| bearer(&signer.token(&claims("alice"))));
+    // Nothing arrives: requests that wait are refused, and others are served meanwhile.
+    rig.ask("/", &first).expect_status(503);
+    rig.get("/open").expect(200, "open");
+    set(KeyAnswer::Endless);
+    eventually("an endless answer is given up", || {
+        rig.ask("/", &first).expect_status(503);
+        sent.try_recv().is_ok_and(|bytes| {
+            assert!(bytes < ENDLESS_BYTES_MAX, "{bytes}");
+            true
+        })
+    });
+    let location = format!(
+        "HTTP/1.1 302 Found\r\nLocation: {}/keys\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        other.url
+    );
+    set(KeyAnswer::Whole(location));
+    eventually("the status is named", || {
+        rig.ask("/", &first).expect_status(503);
+        rig.reported().contains("302")
+    });
+    assert_eq!(other.asks().len(), 0, "the redirection is not followed");
+    set(KeyAnswer::Whole(ok(&json!({ "keys": keys }).to_string())));
+    eventually("the keys come", || rig.ask("/", &first).status() == 200);
+    rig.expect_report("there are 100 keys");
+    rig.ask("/", &last).expect_status(401);
 }
 
 /// A signature is valid for one path, and not for others that a server might treat as equal.
