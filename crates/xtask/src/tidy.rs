@@ -15,6 +15,7 @@ pub(crate) mod safety;
 pub(crate) mod foreign_directives;
 pub(crate) mod documents;
 pub(crate) mod links;
+pub(crate) mod attempts;
 pub(crate) mod includes;
 
 use std::path::Path;
@@ -36,6 +37,7 @@ pub(crate) fn run(root: &Path) -> Fallible<ExitCode> {
         safety::check,
         documents::check,
         links::check,
+        attempts::check,
         includes::check,
     ];
     for rule in rules {
