@@ -14,8 +14,8 @@ mod rig;
 
 mod connections;
 mod endings;
-mod h3_origin;
 mod guards;
+mod h3_origin;
 mod hostile;
 mod hostile_quic;
 mod leaving;
