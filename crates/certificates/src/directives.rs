@@ -158,8 +158,22 @@ directives! {
         /// The key's identifier.
         "id" id: String = required(""), Text { what: "a key identifier", parse: word };
         /// The HMAC key, in base64url: a secret.
-        "key" key: Vec<u8> = required(""), Text { what: "a key in base64url", parse: base64 };
+        "key" key: MacKey = required(""), Text { what: "a key in base64url", parse: mac_key };
     }
+}
+
+/// The HMAC key of an account, which `Debug` does not show.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct MacKey(pub Vec<u8>);
+
+impl std::fmt::Debug for MacKey {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("MacKey(..)")
+    }
+}
+
+fn mac_key(text: &str) -> Result<MacKey, InvalidValue> {
+    base64(text).map(MacKey)
 }
 
 /// DNS-01 needs its command, which may be given relative to the file's folder.

@@ -244,7 +244,7 @@ impl<'a> OrderContext<'a> {
     }
 
     async fn create_account(&self, directory: &AcmeDirectory) -> Result<Account, OrderFailure> {
-        let external = directory.eab.as_ref().map(|one| ExternalAccountKey::new(one.id.clone(), &one.key));
+        let external = directory.eab.as_ref().map(|one| ExternalAccountKey::new(one.id.clone(), &one.key.0));
         let contact = self.options.email.as_ref().map(|email| format!("mailto:{email}"));
         let contact: Vec<&str> = contact.as_deref().into_iter().collect();
         let terms =

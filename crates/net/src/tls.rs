@@ -27,6 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use failure::Failure;
+use rustls::AlertDescription;
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
@@ -530,6 +531,9 @@ pub(crate) fn describe_error(error: &rustls::Error) -> &'static str {
              basicConstraints=critical,CA:FALSE`"
         }
         Error::InvalidCertificate(_) => "the certificate is not valid",
+        Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            "the server requires a client certificate: `certificate` and `key` of `tls`"
+        }
         Error::AlertReceived(_) => "the server refused the TLS handshake",
         Error::InvalidMessage(_) => "the server does not speak TLS",
         _ => "TLS failed",

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::pebble::{PebbleOptions, free_port};
 use crate::rig::{Rig, Scratch, options, pebble};
-use certificates::directives::{AcmeChallenge, AcmeDirectory, ExternalAccountBinding};
+use certificates::directives::{AcmeChallenge, AcmeDirectory, ExternalAccountBinding, MacKey};
 use certificates::{DnsRecords, HttpChallenges, Options, Subject};
 
 #[test]
@@ -164,7 +164,7 @@ fn accounts_are_bound_externally_and_recreated_if_unknown() {
     let rig = Rig::start(bound.clone(), &[name], &challenges);
     let refused = rig.until(name, "an error", |status| status.last_error.is_some());
     assert!(refused.last_error.unwrap().1.contains("externalAccountRequired"));
-    bound.directories[0].eab = Some(ExternalAccountBinding { id: "kid-1".into(), key: vec![0; 32] });
+    bound.directories[0].eab = Some(ExternalAccountBinding { id: "kid-1".into(), key: MacKey(vec![0; 32]) });
     rig.renewer.serve(bound.clone(), vec![Subject::parse(name).unwrap()]);
     let first = rig.obtained(name);
     // Replace the stored account by one that Pebble does not know.

@@ -91,6 +91,23 @@ fn untrusted_certificate_and_closed_port_are_told_apart() {
 }
 
 #[test]
+fn missing_client_certificate_is_named() {
+    let folder = crate::certified::folder(&[("a.test", "ec")]);
+    let text = r#"
+        listen = [{ address = "127.0.0.1:0", tls = true }]
+        [[site]]
+        hosts = ["a.test"]
+        tls = { certificate = "a.test.pem", key = "a.test.key", client = "ca.pem" }
+        [[site.route]]
+        respond = "yes"
+    "#;
+    let back = crate::certified::start(folder, text);
+    let front = front(&back.address.to_string(), ANY);
+    front.get("/").expect_status(502);
+    front.expect_report("requires a client certificate");
+}
+
+#[test]
 fn restarted_server_is_connected_to_again() {
     let back = serve("[[site.route]]\nrespond = \"first\"");
     let address = back.address;

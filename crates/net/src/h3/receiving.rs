@@ -5,11 +5,15 @@ use http::Fields;
 use http3::error::ErrorScope;
 use http3::{ConnectionEvent, Http3Code, Http3Error, MessageEvent, UnidirectionalStream};
 use quinn_proto::{ConnectionError, Dir, Event, ReadError, StreamEvent, StreamId};
+use rustls::AlertDescription;
 
 use super::connection::{H3Connection, RequestStream, UNREAD_BYTES_MAX, stream_id, var_int};
 use super::event::Received;
 use crate::fault::Fault;
+use crate::tls::describe_error;
 
+/// First of the error codes of QUIC for TLS alerts.
+const ALERT_CODES: u64 = 0x100;
 /// Maximum number of bytes taken from a stream at once.
 const CHUNK_BYTES_MAX: usize = 64 * 1024;
 
@@ -326,6 +330,16 @@ pub(super) fn fault(reason: &ConnectionError) -> Fault {
         ConnectionError::TransportError(_) => {
             Fault::MuxError { code: "a QUIC error", reason: "the peer violated the protocol" }
         }
+        ConnectionError::ConnectionClosed(close) => match alert(u64::from(close.error_code)) {
+            Some(alert) => Fault::Failed(describe_error(&rustls::Error::AlertReceived(alert))),
+            None => Fault::Disconnected,
+        },
         _ => Fault::Disconnected,
     }
+}
+
+/// Returns the TLS alert that an error of QUIC stands for (RFC 9001 section 4.8).
+fn alert(code: u64) -> Option<AlertDescription> {
+    let alert = code.checked_sub(ALERT_CODES)?;
+    u8::try_from(alert).ok().map(AlertDescription::from)
 }
