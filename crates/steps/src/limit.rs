@@ -128,6 +128,11 @@ impl LimitPlan {
         rules(site.site.iter().chain(site.routes.get(route)?).collect(), notices)
     }
 
+    /// Returns the limits of a site without those of its routes.
+    pub fn of_site(&self, site: usize, notices: Option<&ErrorLog>) -> Option<RateRules> {
+        rules(self.0.get(site)?.site.iter().collect(), notices)
+    }
+
     /// Returns the limits of a route without those of its site.
     pub fn of_route(&self, site: usize, route: usize, notices: Option<&ErrorLog>) -> Option<RateRules> {
         rules(self.0.get(site)?.routes.get(route)?.iter().collect(), notices)

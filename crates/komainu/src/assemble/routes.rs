@@ -530,8 +530,8 @@ fn open_files(
     Files::new(options).map(Box::new).map_err(|error| add_config_place("files", "route", line, error))
 }
 
-/// Builds a site's internal routes and moves the guards of `routes` to them: direct requests for these always
-/// get 404.
+/// Builds a site's internal routes and moves the guards of `routes` to them. Clients get 404 for these,
+/// whatever steps the routes ask for; only a limit of the site applies, which counts requests for all its routes.
 fn build_internal_routes(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
@@ -546,9 +546,10 @@ fn build_internal_routes(
         let opened = Files::new(build_route_files(config, (site, index), files, cores, notices));
         let opened =
             opened.map_err(|error| add_config_place("files", "route", route.line.as_ref(), error))?;
-        let steps = &mut routes[index].steps;
-        // Direct requests get 404, however many fields they have.
-        steps.take(StepKind::HeaderLimit);
+        let mut steps = std::mem::take(&mut routes[index].steps);
+        if let Some(rates) = plan.limits.of_site(site, notices) {
+            routes[index].steps.add(RouteStep::Limit(Rc::new(rates), CountedRequests::All));
+        }
         let guards = RouteGuards {
             client_access: match steps.take(StepKind::Access) {
                 Some(RouteStep::Access(RouteAccess(access))) => access,

@@ -408,6 +408,43 @@ fn rules_of_internal_route_apply_to_named_files() {
 }
 
 #[test]
+fn directives_of_internal_route_do_not_apply_to_requests_of_clients() {
+    let origin = Origin::start(|_| answer("200 OK", "X-Accel-Redirect: /protected/a.txt\r\n", "hidden"));
+    let folder = Folder::new();
+    folder.write("files/a.txt", "0123456789");
+    let config = format!(
+        r#"
+        threads = 1
+        [[site]]
+        limit = "6/h"
+        [[site.route]]
+        path = "/protected/*"
+        internal = true
+        limit = "1/h"
+        header_limit = 1
+        fault = {{ status = 503 }}
+        cors = {{ origins = "https://a.test" }}
+        files = {{ root = "files", strip_prefix = true }}
+        [[site.route]]
+        proxy = "{}"
+        "#,
+        origin.url
+    );
+    let rig = Rig::config(folder, &config);
+    let preflight = "OPTIONS /protected/a.txt HTTP/1.1\r\nHost: localhost\r\nOrigin: https://a.test\r\n\
+                     Access-Control-Request-Method: GET\r\nConnection: close\r\n\r\n";
+    for _ in 0..2 {
+        rig.get("/protected/a.txt").expect_status(404);
+        rig.send(preflight).expect_status(404).expect_no_field("Access-Control-Allow-Origin");
+    }
+    // Requests of clients have not used up the limit of the route.
+    rig.get("/x").expect(200, "0123456789");
+    rig.get("/x").expect_status(429);
+    // The limit of the site counts all of them.
+    rig.get("/protected/a.txt").expect_status(429);
+}
+
+#[test]
 fn the_first_route_that_matches_a_named_path_decides() {
     let (_origin, rig) = guarded();
     for by in ["/up?x", "/app?accel"] {
