@@ -151,18 +151,11 @@ fn explain_route(
     }
     let route = routes.find(&request, fields());
     if let Some(found) = route {
-        let (site, route) = (&config.sites[found.site], &config.sites[found.site].routes[found.route]);
-        let settings = config.settings(Some(found.site), Some(found.route));
-        let asked = [
-            ("`allow`", site.allow.is_some() || route.allow.is_some()),
-            ("`deny`", !site.deny.is_empty() || !route.deny.is_empty()),
-            ("`auth`", settings.auth.is_some()),
-            ("`limit`", !site.limit.is_empty() || !route.limit.is_empty()),
-        ];
-        let names: Vec<&str> = asked.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
-        if !names.is_empty() {
-            text.push_str(&format!("  before it answers: {}\n", names.join(", ")));
+        if config.sites[found.site].routes[found.route].internal {
+            text.push_str("  but clients get 404 (`internal`)\n");
+            return Ok((text, None));
         }
+        text.extend(explain_guards(config, found));
     }
     text.extend(
         route.zip(arguments.client).and_then(|(route, client)| explain_client_refusal(config, route, client)),
@@ -197,6 +190,25 @@ impl config::matcher::ConditionFields for ExplainedFields<'_> {
     fn any_value(&self, name: &str, fits: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         self.0.iter().any(|(other, value)| other == name && fits(value.as_bytes()))
     }
+}
+
+/// Names the directives of a route that may refuse a request, in the order of their steps.
+fn explain_guards(config: &Config, found: RouteId) -> Option<String> {
+    let (site, route) = (&config.sites[found.site], &config.sites[found.site].routes[found.route]);
+    let settings = config.settings(Some(found.site), Some(found.route));
+    let asked = [
+        ("`allow`", !settings.allow.is_empty()),
+        ("`deny`", !settings.deny.is_empty()),
+        ("`maintenance`", settings.maintenance.is_some()),
+        ("`crawlers`", settings.crawlers.is_some()),
+        ("`header_limit`", route.headers_max.is_some()),
+        ("`limit`", !site.limit.is_empty() || !route.limit.is_empty()),
+        ("`auth`", settings.auth.is_some()),
+        ("`fault`", !route.faults.is_empty()),
+        ("`queue`", route.queue.is_some()),
+    ];
+    let names: Vec<&str> = asked.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
+    (!names.is_empty()).then(|| format!("  before it answers: {}\n", names.join(", ")))
 }
 
 /// Explains that the site or route refuses the client.

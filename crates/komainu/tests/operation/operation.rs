@@ -685,6 +685,54 @@ fn check_explains_which_route_matches() {
 }
 
 #[test]
+fn check_explains_which_directives_may_refuse() {
+    let folder = Folder::new();
+    folder.write("passwords", "alice:$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC\n");
+    folder.write("files/a", "a");
+    folder.write(
+        "k.toml",
+        r#"
+        crawlers = ["seo"]
+        maintenance = { file = "down" }
+        [[route]]
+        path = "/internal"
+        allow = "10.0.0.0/8"
+        internal = true
+        files = "files"
+        [[route]]
+        path = "/closed"
+        auth = { basic = "passwords" }
+        limit = "1/s"
+        header_limit = 20
+        deny = "192.0.2.0/24"
+        allow = "10.0.0.0/8"
+        queue = 8
+        fault = { status = 503, share = "1%" }
+        proxy = "http://127.0.0.1:9"
+        [[route]]
+        respond = "rest"
+        "#,
+    );
+    let path = folder.at("k.toml");
+    let explained = |url: &str| {
+        let (ok, out, errors) = run(&["check", "-c", path.to_str().unwrap(), "--explain", url]);
+        assert!(ok, "{out}{errors}");
+        out
+    };
+    for (url, text) in [
+        (
+            "/closed",
+            "before it answers: `allow`, `deny`, `maintenance`, `crawlers`, `header_limit`, `limit`, `auth`, `fault`, `queue`\n",
+        ),
+        ("/rest", "before it answers: `maintenance`, `crawlers`\n"),
+        ("/internal", "but clients get 404 (`internal`)\n"),
+    ] {
+        assert!(explained(url).contains(text), "{}", explained(url));
+    }
+    assert!(!explained("/internal").contains("before it answers"));
+}
+
+#[test]
 fn mistakes_on_the_command_line_are_explained() {
     for (arguments, part) in [
         (&["run", "/nowhere"][..], "no such folder"),
