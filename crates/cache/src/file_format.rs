@@ -47,7 +47,7 @@ pub(crate) fn encode_head(key: &[u8], object: &Object) -> Vec<u8> {
     put_bytes(&mut head, key);
     put(&mut head, object.status.code().into());
     let Freshness {
-        received_s: answered_s,
+        received_s,
         initial_age_s,
         lifetime_s,
         while_revalidate_s,
@@ -57,7 +57,7 @@ pub(crate) fn encode_head(key: &[u8], object: &Object) -> Vec<u8> {
         no_cache,
         is_guessed,
     } = object.freshness_when_stored();
-    let times = [answered_s, initial_age_s, lifetime_s, while_revalidate_s, if_error_s, unreachable_s];
+    let times = [received_s, initial_age_s, lifetime_s, while_revalidate_s, if_error_s, unreachable_s];
     times
         .into_iter()
         .chain([

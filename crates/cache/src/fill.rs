@@ -308,8 +308,8 @@ impl Fill {
         state.wake_readers();
     }
 
-    /// Answers with a stored response: `own` for the leader, with fields that may be for its client only, and
-    /// `shared` for waiting readers; `None` makes them go to the origin.
+    /// Answers with a stored response: `leader_object` for the leader, with fields that may be for its client only,
+    /// and `shared_object` for waiting readers; `None` makes them go to the origin.
     pub fn serve_stored(
         &self,
         leader_object: Arc<Object>,

@@ -3,7 +3,7 @@
 use http::condition::parse_date_s;
 use http::{Fields, Status};
 
-use crate::directives::{RequestDirectives, ResponseDirectives, decimal};
+use crate::cache_control::{RequestDirectives, ResponseDirectives, decimal};
 use crate::not_stored::NotStored;
 use crate::policy::{Policy, RulePolicy};
 

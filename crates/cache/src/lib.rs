@@ -1,9 +1,10 @@
 //! HTTP cache: decides which responses may be stored and how long they are fresh (RFC 9111), and stores them
 //! in memory and on disk.
 //!
-//! This crate owns the decisions, functions without I/O and clocks. Stored responses are shared by all cores; many
-//! requests can wait for one response that is being received. It never opens sockets or
-//! knows upstream servers, applications or configuration files: `komainu` puts it in front of handlers.
+//! This crate owns the decisions, functions without I/O and clocks; the store, which all cores share, with a thread
+//! for its files (`disk_thread`); responses that are being received, for which many requests can wait; and the
+//! directives of `cache`. It never opens sockets or knows upstream servers and applications: `cache_handler` puts
+//! it in front of handlers.
 //!
 //! Modules, from low to high; a module uses only those listed before it.
 
@@ -12,7 +13,7 @@ pub mod stores;
 mod purge_clients;
 mod content_file;
 mod structured_fields;
-pub mod directives;
+pub mod cache_control;
 pub mod vary;
 pub mod rules;
 pub mod route_policy;
@@ -51,7 +52,7 @@ pub use freshness::{DECIDED_BY_CONFIGURATION, Freshness, RequestFacts, ResponseT
 pub use loads::{DiskLoad, LoadGuard, LoadWaiter};
 pub use no_vary_search::{SearchRule, SearchRules};
 pub use not_stored::NotStored;
-pub use object::{Object, StoredBody, leader_fields, stored_fields};
+pub use object::{Object, StoredBody, stored_fields, validated_leader_fields};
 pub use outcomes::Outcome;
 pub use policy::{Policy, RulePolicy};
 pub use purge::Purge;

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use http::Fields;
 
-use crate::directives::joined;
+use crate::cache_control::joined;
 use crate::held::{Account, HeldBytes};
 use crate::query::{decoded, normal_query};
 use crate::structured_fields::{FlagOrNames, flags_and_names};

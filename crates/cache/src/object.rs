@@ -8,9 +8,9 @@ use std::sync::{Arc, OnceLock};
 
 use http::{Fields, Name, Status};
 
+use crate::cache_control::ResponseDirectives;
 use crate::coded::CodedForms;
 use crate::content_file::{ContentFile, FILED_BYTES_MIN, FiledContent};
-use crate::directives::ResponseDirectives;
 use crate::freshness::{Freshness, NEVER_S, stated_s};
 use crate::held::{Account, HeldBytes};
 use crate::tags::{Indexed, Tags, strip};
@@ -275,7 +275,7 @@ impl Object {
     #[must_use]
     pub fn updated_fields(&self, update: &Fields) -> Fields {
         let keeps = |name: &[u8]| {
-            is_never_stored(name)
+            is_hop_by_hop(name)
                 || name.eq_ignore_ascii_case(b"content-encoding")
                 || name.eq_ignore_ascii_case(b"content-range")
         };
@@ -291,38 +291,38 @@ impl Object {
     }
 }
 
-/// Whether a field is hop-by-hop or for proxies only (RFC 9111 section 3.1).
-fn is_never_stored(name: &[u8]) -> bool {
+/// Whether a field is for one connection or proxy only, and is never stored (RFC 9111 section 3.1).
+fn is_hop_by_hop(name: &[u8]) -> bool {
     let id = Name::of(name);
     id.is_framing()
         || matches!(id, Name::ProxyAuthenticate | Name::ProxyAuthorization)
         || name.eq_ignore_ascii_case(b"proxy-authentication-info")
 }
 
-/// Returns the fields of a response to store, with a `Date` of its arrival if it has none. Only these are for
-/// requests other than the one that fetched it.
+/// Returns the fields of a response to store: without `Age`, which is calculated for each hit, and with a `Date`
+/// of its arrival if it has none. Only these are for requests other than the one that fetched it.
 #[must_use]
-pub fn stored_fields(fields: &Fields, answered_s: u64) -> Fields {
-    fields_without(fields, &ResponseDirectives::of(fields).unstored, answered_s)
+pub fn stored_fields(fields: &Fields, received_s: u64) -> Fields {
+    fields_without(fields, &ResponseDirectives::of(fields).unstored, received_s)
 }
 
-/// Returns the fields for the request that fetched the response, including those that `private` and
-/// `no-cache` name.
+/// Returns the fields, after a 304, for the request that validated the response: [`stored_fields`] and those that
+/// `private` and `no-cache` name.
 #[must_use]
-pub fn leader_fields(fields: &Fields, answered_s: u64) -> Fields {
-    fields_without(fields, &[], answered_s)
+pub fn validated_leader_fields(fields: &Fields, received_s: u64) -> Fields {
+    fields_without(fields, &[], received_s)
 }
 
-fn fields_without(fields: &Fields, unstored: &[Vec<u8>], answered_s: u64) -> Fields {
+fn fields_without(fields: &Fields, unstored: &[Vec<u8>], received_s: u64) -> Fields {
     let mut stored = Fields::new();
     for (name, value) in fields.iter() {
         let is_named = unstored.iter().any(|one| one.eq_ignore_ascii_case(name));
-        if !is_named && !is_never_stored(name) && !name.eq_ignore_ascii_case(b"age") {
+        if !is_named && !is_hop_by_hop(name) && !name.eq_ignore_ascii_case(b"age") {
             stored.try_push(name, value).expect("a field that was read is valid");
         }
     }
     if stored.first(b"date").is_none() {
-        stored.push(Name::Date, http::condition::date_text(answered_s).as_bytes());
+        stored.push(Name::Date, http::condition::date_text(received_s).as_bytes());
     }
     stored
 }
@@ -341,9 +341,9 @@ pub(crate) mod tests {
         fields
     }
 
-    pub(crate) fn freshness(answered_s: u64, lifetime_s: u64) -> Freshness {
+    pub(crate) fn freshness(received_s: u64, lifetime_s: u64) -> Freshness {
         Freshness {
-            received_s: answered_s,
+            received_s,
             initial_age_s: 0,
             lifetime_s,
             while_revalidate_s: 5,

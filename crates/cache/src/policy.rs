@@ -1,6 +1,7 @@
-//! Caching policy of a route, and of its rules for one response.
+//! Policy for one response: what the directive `cache` of its route ([`crate::route_policy`]) and the rules that
+//! match it come to.
 
-/// Caching policy of a route.
+/// Policy for one response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Whether responses with `Set-Cookie` may be stored. Default false.

@@ -1,4 +1,5 @@
-//! The policy of a site or route: what its cache stores beyond the rules of HTTP.
+//! The directive `cache` of a site or route, as it is configured; [`crate::policy`] has what it comes to for one
+//! response.
 
 use crate::purge_clients::CachePurge;
 use crate::rules::{self, CacheRule};

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use http::Fields;
 
-use crate::directives::joined;
+use crate::cache_control::joined;
 use crate::structured_fields;
 
 /// Maximum tags and groups of one response; a response with more is not stored, because purges would miss it.

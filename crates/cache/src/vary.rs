@@ -3,7 +3,7 @@
 
 use http::{Fields, Head, Name, scan};
 
-use crate::directives::joined;
+use crate::cache_control::joined;
 
 /// Maximum field names in `Vary` of a stored response.
 const NAMES_MAX: usize = 8;

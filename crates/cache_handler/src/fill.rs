@@ -10,7 +10,7 @@ use cache::vary::VaryFault;
 use cache::{
     Cache, FILED_BYTES_MIN, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome,
     Policy, RequestFacts, RequestVariant, ResponseTimes, SearchRule, StoredBody, Tags, Validated, answer,
-    assess, leader_fields, stored_fields, tags,
+    assess, stored_fields, tags, validated_leader_fields,
 };
 use coding::HashedContent;
 use http::{Fields, Head, Length, Status};
@@ -197,7 +197,7 @@ impl FillSink {
         let policy = self.policy(stale.status, &fields);
         let assessed = assess(&self.facts, stale.status, &fields, times, &policy)
             .and_then(|freshness| Ok((self.variant(&fields, &policy)?, freshness)));
-        let own = leader_fields(&fields, times.received_s);
+        let own = validated_leader_fields(&fields, times.received_s);
         let fields = stored_fields(&fields, times.received_s);
         let object = |fields, variant, freshness| {
             self.cache.accounted(Object::new(stale.status, fields, stale.body.clone(), variant, freshness))
@@ -212,7 +212,7 @@ impl FillSink {
                 (own, Some(stored).filter(|_| freshness.is_fresh(times.received_s)))
             }
             Err(why) => {
-                // Valid for the request that asked, but no longer stored.
+                // Valid for the request that asked, but no longer stored: its age begins with the 304.
                 let freshness =
                     Freshness { received_s: times.received_s, no_cache: true, ..Freshness::default() };
                 self.cache.invalidate(self.fill.key(), times.received_s);

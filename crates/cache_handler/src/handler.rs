@@ -24,7 +24,7 @@ use crate::coded::{CodedResponse, coded};
 use crate::fill::FillSink;
 use crate::purge_method::PurgeAccess;
 use crate::request::{is_unkeyed, origin_request};
-use crate::responses::{send_response, send_stored, unless_disconnected};
+use crate::responses::{unless_disconnected, write_filled, write_stored};
 use crate::rules::{CacheRules, MatchedRules};
 
 /// Maximum bytes of a response that is not stored which are read and discarded before the part that a client
@@ -458,7 +458,7 @@ impl RouteCache {
         });
     }
 
-    /// Sends a stored response.
+    /// Sends a stored response, compressed if the route compresses.
     async fn send_stored(
         &self,
         x: &mut Exchange<'_>,
@@ -473,10 +473,10 @@ impl RouteCache {
         } else {
             CodedResponse::default()
         };
-        send_stored(x, object, cache_status, &coded).await
+        write_stored(x, object, cache_status, &coded).await
     }
 
-    /// Sends a response while it is being received.
+    /// Sends a response while it is being received, with its `Use-As-Dictionary` if the route has one.
     async fn send_response(
         &self,
         x: &mut Exchange<'_>,
@@ -490,7 +490,7 @@ impl RouteCache {
             transport.use_of(&x.request(), response.status, &fields)
         });
         let value = dictionary.map(|used| used.value);
-        send_response(x, response, reader, miss.forward_reason, value.as_deref()).await
+        write_filled(x, response, reader, miss.forward_reason, value.as_deref()).await
     }
 
     /// Returns the compression dictionaries of the route. `None` if responses under these rules may be

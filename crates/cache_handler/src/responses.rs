@@ -16,8 +16,8 @@ use crate::coded::CodedResponse;
 
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
-/// Sends a stored response, in its compressed form if `coded` has one.
-pub(crate) async fn send_stored(
+/// Writes a stored response, in its compressed form if `coded` has one.
+pub(crate) async fn write_stored(
     exchange: &mut Exchange<'_>,
     object: &Object,
     cache_status: &str,
@@ -58,7 +58,7 @@ struct HeadToSend<'h> {
     status: Status,
     fields: &'h Fields,
     /// Value of `Age` (RFC 9111 section 5.1), which every cache adds to what it has stored; `None` for the request that
-    /// fetches the response.
+    /// fetches the response, and for all that wait for a response that is not stored.
     age_s: Option<u64>,
     cache_status: &'h str,
     /// Value of `Use-As-Dictionary`.
@@ -131,8 +131,8 @@ impl HeadToSend<'_> {
     }
 }
 
-/// Sends a response while it is being received.
-pub(crate) async fn send_response(
+/// Writes a response while it is being received.
+pub(crate) async fn write_filled(
     exchange: &mut Exchange<'_>,
     response: &FillResponse,
     (reader, cancels): (FillReader, bool),
