@@ -143,8 +143,8 @@ impl Supervisor {
                 self.app_log.report(AppLogLevel::Error, &format!("the supervisor cannot wait: {error}"));
                 std::thread::sleep(CHECK_INTERVAL);
             }
-            for order in self.commands.take() {
-                self.handle_command(order);
+            for command in self.commands.take() {
+                self.handle_command(command);
             }
             if let Some((asker, has_processes)) = lock(&self.status.snapshot_request).take() {
                 // The receiver may have been dropped.
@@ -361,9 +361,9 @@ impl Supervisor {
         }
     }
 
-    fn handle_command(&mut self, order: SupervisorCommand) {
+    fn handle_command(&mut self, command: SupervisorCommand) {
         let now = Instant::now();
-        match order {
+        match command {
             SupervisorCommand::Reload(options) if self.stopping.is_none() => self.reload(options),
             SupervisorCommand::Reload(_) | SupervisorCommand::Snapshot => {}
             SupervisorCommand::AwaitLoad(asker) if self.stopping.is_none() => {

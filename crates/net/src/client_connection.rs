@@ -129,8 +129,8 @@ impl<S: Service> IdleClient<S> {
     }
 
     /// Keeps the permit of the [`ConnectionGate`](crate::ConnectionGate) with the connection.
-    pub(crate) fn keep_gate_permit(&mut self, place: Option<GatePermit>) {
-        self.permit.keep_gate_permit(place);
+    pub(crate) fn keep_gate_permit(&mut self, gate_permit: Option<GatePermit>) {
+        self.permit.keep_gate_permit(gate_permit);
     }
 
     /// Adds the connection to the list of connections, with the listener that accepted it.
@@ -244,8 +244,9 @@ async fn refuse_slow_head<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dy
     None
 }
 
-/// Serves a connection of which the bytes after the PROXY protocol header were already read.
-pub(crate) fn serve_after_proxy_header<S: Service>(
+/// Serves a connection of which bytes were already read: a PROXY protocol header, a TLS handshake, or the beginning
+/// of a stream that turned out to be HTTP.
+pub(crate) fn serve_begun<S: Service>(
     idle: Box<IdleClient<S>>,
 ) -> impl Future<Output = Option<Box<dyn IdleTask>>> {
     drive(idle, true)

@@ -44,10 +44,10 @@ pub(crate) struct RelaySettings {
 
 /// The sessions of a socket, as its listener knows them: not kept by it, because the port is free only when the
 /// socket is closed.
-pub(crate) struct OpenRelay(Weak<RelayDoor>);
+pub(crate) struct OpenRelay(Weak<RelayListener>);
 
-/// A socket and its settings, for its task.
-pub(crate) struct RelayDoor {
+/// A socket, its settings and commands, for its task.
+pub(crate) struct RelayListener {
     endpoint: Rc<DatagramEndpoint>,
     settings: RefCell<RelaySettings>,
     is_closing: Cell<bool>,
@@ -55,11 +55,11 @@ pub(crate) struct RelayDoor {
     commands: Rc<Source>,
 }
 
-impl RelayDoor {
-    pub(crate) fn new(context: &Rc<ServingContext>, opened: RelayedSocket) -> Rc<RelayDoor> {
+impl RelayListener {
+    pub(crate) fn new(context: &Rc<ServingContext>, opened: RelayedSocket) -> Rc<RelayListener> {
         let commands = context.core.add_source();
         commands.clear(READ | WRITE);
-        Rc::new(RelayDoor {
+        Rc::new(RelayListener {
             endpoint: DatagramEndpoint::new(context, &opened.socket),
             settings: RefCell::new(opened.settings),
             is_closing: Cell::new(false),
@@ -69,17 +69,17 @@ impl RelayDoor {
 }
 
 impl OpenRelay {
-    pub(crate) fn of(door: &Rc<RelayDoor>) -> OpenRelay {
-        OpenRelay(Rc::downgrade(door))
+    pub(crate) fn of(relay: &Rc<RelayListener>) -> OpenRelay {
+        OpenRelay(Rc::downgrade(relay))
     }
 
     /// Changes the settings of the listener if this is its socket; the sessions stay. Returns whether it is.
     pub(crate) fn reopen(&self, socket: &Arc<DatagramSocket>, settings: &RelaySettings) -> bool {
-        let Some(door) = self.0.upgrade() else { return false };
-        let is_same = Arc::ptr_eq(&door.endpoint.socket, socket);
+        let Some(relay) = self.0.upgrade() else { return false };
+        let is_same = Arc::ptr_eq(&relay.endpoint.socket, socket);
         if is_same {
-            door.settings.replace(settings.clone());
-            door.is_closing.set(false);
+            relay.settings.replace(settings.clone());
+            relay.is_closing.set(false);
         }
         is_same
     }
@@ -90,23 +90,23 @@ impl OpenRelay {
 
     /// Ends the sessions, if the socket belongs to this listener.
     pub(crate) fn close(&self, listener: u64) {
-        if let Some(door) = self.0.upgrade()
-            && door.settings.borrow().listener.0 == listener
+        if let Some(relay) = self.0.upgrade()
+            && relay.settings.borrow().listener.0 == listener
         {
-            door.is_closing.set(true);
+            relay.is_closing.set(true);
             self.wake();
         }
     }
 
     /// Lets the task check whether it has ended.
     pub(crate) fn wake(&self) {
-        if let Some(door) = self.0.upgrade() {
-            door.endpoint.context.core.mark_readable(&door.commands);
+        if let Some(relay) = self.0.upgrade() {
+            relay.endpoint.context.core.mark_readable(&relay.commands);
         }
     }
 }
 
-impl Drop for RelayDoor {
+impl Drop for RelayListener {
     fn drop(&mut self) {
         self.endpoint.context.core.deregister(&self.commands);
     }
@@ -114,22 +114,22 @@ impl Drop for RelayDoor {
 
 /// Receives datagrams until the server stops or the listener was closed. Sessions outlive this task while the
 /// server stops: another process may receive from the socket by then.
-pub(crate) async fn relay_datagrams<S: Service>(engine: Rc<Engine<S>>, door: Rc<RelayDoor>) {
-    let endpoint = &door.endpoint;
+pub(crate) async fn relay_datagrams<S: Service>(engine: Rc<Engine<S>>, relay: Rc<RelayListener>) {
+    let endpoint = &relay.endpoint;
     let core = engine.context.core.clone();
     if let Ok(source) = core.register_receiver(endpoint.socket.fd()) {
         loop {
             let is_stopping = engine.context.is_draining.get();
-            if door.is_closing.get() {
+            if relay.is_closing.get() {
                 endpoint.is_closed.set(true);
                 break;
             }
-            let is_empty = receive(&engine, &door, &source);
+            let is_empty = receive(&engine, &relay, &source);
             if is_stopping {
                 break;
             }
             match is_empty {
-                true => wait(&core, [&source, &door.commands]).await,
+                true => wait(&core, [&source, &relay.commands]).await,
                 false => core.yield_now().await,
             }
         }
@@ -156,9 +156,9 @@ async fn wait(core: &Core, sources: [&Source; 2]) {
 }
 
 /// Receives datagrams until the socket is empty. Returns false if it may hold more.
-fn receive<S: Service>(engine: &Engine<S>, door: &RelayDoor, source: &Source) -> bool {
-    let endpoint = &door.endpoint;
-    let settings = door.settings.borrow();
+fn receive<S: Service>(engine: &Engine<S>, relay: &RelayListener, source: &Source) -> bool {
+    let endpoint = &relay.endpoint;
+    let settings = relay.settings.borrow();
     let mut turn = Turn { engine, endpoint, settings: &settings, replaced: 0, has_begun: false };
     // Not borrowed meanwhile: no session receives while this task runs.
     let (buffers, joined) = &mut *endpoint.buffers.borrow_mut();
@@ -244,8 +244,8 @@ impl<S: Service> Turn<'_, S> {
             return Err(DropReason::Full);
         }
         let client = from.client();
-        let place = context.gate.as_ref().map_or(Ok(None), |gate| gate.0.acquire(client));
-        let place = place.map_err(|_| DropReason::Limit)?;
+        let gate_permit = context.gate.as_ref().map_or(Ok(None), |gate| gate.0.acquire(client));
+        let gate_permit = gate_permit.map_err(|_| DropReason::Limit)?;
         let start =
             StreamStart { listener: &self.settings.streams.key, client, opening: StreamOpening::Unread };
         let serve = self.engine.service.choose_datagrams(&start, &context.core)?;
@@ -256,7 +256,7 @@ impl<S: Service> Turn<'_, S> {
             }
         }
         self.has_begun |= !is_full;
-        self.endpoint.begin(from, self.settings.listener, place, serve, (bytes, stride));
+        self.endpoint.begin(from, self.settings.listener, gate_permit, serve, (bytes, stride));
         Ok(())
     }
 

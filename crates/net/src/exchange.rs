@@ -13,7 +13,7 @@ use http::{BodySize, Dialect, Fields, Length, Name, Reject, Status};
 use times::Millis;
 
 use crate::address::{Client, Peer};
-use crate::amend::AmendedHead;
+use crate::amended_request::AmendedHead;
 use crate::bandwidth::BandwidthLimit;
 use crate::compress::{COMPRESSED_BYTES, COMPRESSED_WEIGHT, CompressionInput};
 use crate::core::Core;

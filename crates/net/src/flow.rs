@@ -1,5 +1,5 @@
-//! Non-blocking calls of [`Exchange`], for handlers that transfer data in both directions and wait for either
-//! side.
+//! Calls of [`Exchange`] for handlers that relay: heads from encoded lines, and non-blocking calls, with which
+//! data is transferred in both directions.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::BorrowedFd;

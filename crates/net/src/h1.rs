@@ -1,4 +1,5 @@
-//! HTTP/1 on a connection that has input: requests, one after the other, until there is no more input.
+//! HTTP/1 on a connection that has input: requests, one after the other, until there is no more input. The first
+//! bytes of HTTP/2 over TCP are also read here, until [`protocol::detect`] knows the protocol.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -44,7 +45,8 @@ pub(crate) enum ServeEnd {
     Multiplexed(Rc<RefCell<dyn ByteProtocol>>),
 }
 
-/// Serves pipelined and following requests until there is no input.
+/// Serves pipelined and following requests until there is no input. Ends at once if the connection speaks
+/// HTTP/2.
 pub(crate) async fn serve_available<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> ServeEnd {
     loop {
         let mut served = false;

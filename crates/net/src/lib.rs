@@ -7,6 +7,18 @@
 //! only while data is transferred. Handlers use an [`Exchange`], which hides the HTTP version and the socket.
 //! It never routes: routing and policy belong to the [`Service`].
 //!
+//! A connection with TLS that speaks HTTP/2 passes through these, in this order:
+//!
+//! 1. `listener::accept` and `accept_one` make an `IdleClient`; `AwaitingHandshake::park` lets it wait without a
+//!    future.
+//! 2. Bytes arrive: `AwaitingHandshake::resume`, `tls_setup::continue_handshake` with a `TlsHandshake`, then
+//!    `IdleClient::with_tls` and `client_connection::drive`.
+//! 3. `activate` allocates buffers; `h1::serve_available` asks `protocol::detect`, which finds HTTP/2, and ends.
+//! 4. `multiplexed::serve` feeds bytes to `H2Server`; `StreamRequests::handle` gets its events, and `start_stream`
+//!    begins a task for a request.
+//! 5. `stream_task` serves it: `StreamLane::open`, `run_handler`, and the [`Service`], `routing::router::SharedRouter`,
+//!    whose `Route::serve` runs the steps and the handler.
+//!
 //! Modules are ordered from low to high; a module uses only those above it.
 
 pub mod fault;
@@ -52,7 +64,7 @@ mod body_copy;
 pub mod compress;
 mod replace;
 mod filters;
-mod amend;
+mod amended_request;
 pub mod named_file;
 mod request_state;
 mod permit;

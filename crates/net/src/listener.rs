@@ -19,7 +19,7 @@ use crate::bind::{Listener, ListeningSocket};
 use crate::client_connection::IdleClient;
 use crate::connections::{ConnectionEntry, OpenConnection, OpenConnections};
 use crate::core::Core;
-use crate::datagram_listener::{OpenRelay, RelayDoor, RelaySettings, RelayedSocket, relay_datagrams};
+use crate::datagram_listener::{OpenRelay, RelayListener, RelaySettings, RelayedSocket, relay_datagrams};
 use crate::datagram_socket::DatagramSocket;
 use crate::link::Link;
 use crate::memory::Pressure;
@@ -116,8 +116,8 @@ impl AcceptCommands {
         }
     }
 
-    fn send(&self, order: AcceptCommand) {
-        lock(&self.commands).push(order);
+    fn send(&self, command: AcceptCommand) {
+        lock(&self.commands).push(command);
         self.has_commands.store(true, Ordering::Release);
         self.remote.wake_core();
     }
@@ -192,8 +192,8 @@ impl Listeners {
     }
 
     /// Adds the next core that has started.
-    pub(crate) fn add_core(&self, orders: Arc<AcceptCommands>) {
-        lock(&self.0).cores.push(orders);
+    pub(crate) fn add_core(&self, commands: Arc<AcceptCommands>) {
+        lock(&self.0).cores.push(commands);
     }
 
     /// Returns the bound addresses, with the ports that the kernel chose.
@@ -348,8 +348,8 @@ impl ListenersState {
         let number = self.next_number;
         self.next_number += 1;
         for (index, core) in self.cores.iter().enumerate() {
-            for door in served_sockets(number, listener, index, self.cores.len()) {
-                core.send(AcceptCommand::Open(door));
+            for socket in served_sockets(number, listener, index, self.cores.len()) {
+                core.send(AcceptCommand::Open(socket));
             }
         }
         number
@@ -368,7 +368,7 @@ impl ListenersState {
 
 fn served_sockets(number: u64, listener: &Listener, index: usize, cores: usize) -> Vec<ServedSocket> {
     let proxy_protocol = &listener.proxy_protocol;
-    let door = |listening: &Arc<ListeningSocket>| AcceptSocket {
+    let accepted = |listening: &Arc<ListeningSocket>| AcceptSocket {
         listener: number,
         socket: listening.clone(),
         proxy_protocol: proxy_protocol.clone(),
@@ -390,7 +390,7 @@ fn served_sockets(number: u64, listener: &Listener, index: usize, cores: usize) 
         index,
         listener: (number, listener.key),
     };
-    let streams = listener.sockets_of(index, cores).map(door).map(ServedSocket::Stream);
+    let streams = listener.sockets_of(index, cores).map(accepted).map(ServedSocket::Stream);
     let relayed = listener.relayed_datagrams_of(index, cores).filter_map(relayed);
     let quic = listener.datagrams_of(index, cores).map(quic).map(ServedSocket::Quic);
     streams.chain(quic).chain(relayed).collect()
@@ -428,24 +428,24 @@ impl<S: Service> AcceptingSockets<S> {
         let core = &self.engine.context.core;
         let accepting = self.accepting.clone();
         match socket {
-            ServedSocket::Stream(door) => {
-                let (source, closing) = self.add(door.listener);
-                let accepts = accept(self.engine.clone(), door, source, closing);
+            ServedSocket::Stream(opened) => {
+                let (source, closing) = self.add(opened.listener);
+                let accepts = accept(self.engine.clone(), opened, source, closing);
                 core.spawn(async move {
                     accepts.await;
                     drop(accepting);
                 });
             }
-            ServedSocket::Quic(door) => {
+            ServedSocket::Quic(opened) => {
                 let mut endpoints = self.endpoints.borrow_mut();
                 endpoints.retain(|endpoint| !endpoint.has_ended());
                 // Its connections stay when only the listener's settings change.
-                if let Some(open) = endpoints.iter().find(|open| open.serves(&door.socket)) {
-                    return open.reopen(door.listener);
+                if let Some(open) = endpoints.iter().find(|open| open.serves(&opened.socket)) {
+                    return open.reopen(opened.listener);
                 }
-                let endpoint = OpenEndpoint::new(&self.engine.context, &door);
+                let endpoint = OpenEndpoint::new(&self.engine.context, &opened);
                 endpoints.push(endpoint.clone());
-                let serves = serve_socket(self.engine.clone(), door, endpoint);
+                let serves = serve_socket(self.engine.clone(), opened, endpoint);
                 core.spawn(async move {
                     serves.await;
                     drop(accepting);
@@ -458,9 +458,9 @@ impl<S: Service> AcceptingSockets<S> {
                 if relays.iter().any(|open| open.reopen(&opened.socket, &opened.settings)) {
                     return;
                 }
-                let door = RelayDoor::new(&self.engine.context, opened);
-                relays.push(OpenRelay::of(&door));
-                let serves = relay_datagrams(self.engine.clone(), door);
+                let relay = RelayListener::new(&self.engine.context, opened);
+                relays.push(OpenRelay::of(&relay));
+                let serves = relay_datagrams(self.engine.clone(), relay);
                 core.spawn(async move {
                     serves.await;
                     drop(accepting);
@@ -479,9 +479,9 @@ impl<S: Service> AcceptingSockets<S> {
 
     /// Executes the commands received since the last call.
     pub(crate) fn execute_commands(&self, commands: &AcceptCommands) {
-        for order in commands.take() {
-            match order {
-                AcceptCommand::Open(door) => self.open(door),
+        for command in commands.take() {
+            match command {
+                AcceptCommand::Open(socket) => self.open(socket),
                 AcceptCommand::Limits(set, cores) => self.engine.context.set_limits(&set, cores),
                 AcceptCommand::ReceiveDatagrams => {
                     self.endpoints.borrow().iter().for_each(OpenEndpoint::receive);
@@ -494,9 +494,9 @@ impl<S: Service> AcceptingSockets<S> {
                 }
                 AcceptCommand::Close(number, how) => {
                     let mut open = self.open.borrow_mut();
-                    for door in open.extract_if(.., |door| door.listener == number) {
-                        door.closing.set(how);
-                        self.engine.context.core.mark_readable(&door.source);
+                    for socket in open.extract_if(.., |socket| socket.listener == number) {
+                        socket.closing.set(how);
+                        self.engine.context.core.mark_readable(&socket.source);
                     }
                     // Commands to open the same socket again follow.
                     self.endpoints.borrow().iter().for_each(|endpoint| endpoint.close(number));
@@ -508,7 +508,7 @@ impl<S: Service> AcceptingSockets<S> {
 
     /// Makes every accepting task check whether the server is draining.
     pub(crate) fn mark_readable(&self) {
-        self.open.borrow().iter().for_each(|door| self.engine.context.core.mark_readable(&door.source));
+        self.open.borrow().iter().for_each(|socket| self.engine.context.core.mark_readable(&socket.source));
         self.endpoints.borrow().iter().for_each(OpenEndpoint::wake);
         self.relays.borrow().iter().for_each(OpenRelay::wake);
     }
@@ -524,16 +524,16 @@ impl<S: Service> AcceptingSockets<S> {
 /// queue and releases the socket.
 async fn accept<S: Service>(
     engine: Rc<Engine<S>>,
-    door: AcceptSocket,
+    opened: AcceptSocket,
     source: Rc<Source>,
     closing: Rc<Cell<ClosingMode>>,
 ) {
     let core = engine.context.core.clone();
-    let listening = &door.socket;
+    let listening = &opened.socket;
     register_listener(&core, listening.fd(), &source).await;
     listening.add_acceptor(&core);
     while closing.get() != ClosingMode::AtOnce {
-        match accept_batch(&engine, &door) {
+        match accept_batch(&engine, &opened) {
             AcceptPause::Empty if engine.context.is_draining.get() || closing.get() != ClosingMode::No => {
                 break;
             }
@@ -601,10 +601,10 @@ enum AcceptPause {
     Exhausted,
 }
 
-fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &AcceptSocket) -> AcceptPause {
+fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, opened: &AcceptSocket) -> AcceptPause {
     let context = &engine.context;
-    let listener = door.socket.fd();
-    let is_tcp = door.socket.is_tcp();
+    let listener = opened.socket.fd();
+    let is_tcp = opened.socket.is_tcp();
     let make_room = (context.connection_limit.max.get() / 16).clamp(1, MAKE_ROOM_MAX);
     let pressure = context.core.memory().pressure();
     // Under pressure, incomplete handshakes must not keep memory from new connections.
@@ -629,19 +629,19 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, door: &AcceptSocket) -> Acce
                 context.counters.connections.add(1);
                 let peer = if is_tcp { peer } else { Peer::Unix };
                 // If the proxy names its clients, these are counted instead, when their addresses are known.
-                let names_clients = door.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
+                let names_clients = opened.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
                 let gate = context.gate.as_ref().filter(|_| !names_clients);
-                let Ok(place) = gate.map_or(Ok(None), |gate| gate.0.acquire(peer)) else { continue };
+                let Ok(gate_permit) = gate.map_or(Ok(None), |gate| gate.0.acquire(peer)) else { continue };
                 let Ok(stream) = Stream::new(&context.core, socket) else { return AcceptPause::Exhausted };
-                let mut idle = IdleClient::new(engine, Link::Plain(stream), peer, door.h2c);
-                idle.keep_gate_permit(place);
-                idle.list(door.listener, door.key);
-                match (&door.proxy_protocol, &door.streams) {
+                let mut idle = IdleClient::new(engine, Link::Plain(stream), peer, opened.h2c);
+                idle.keep_gate_permit(gate_permit);
+                idle.list(opened.listener, opened.key);
+                match (&opened.proxy_protocol, &opened.streams) {
                     (Some(sources), streams) => {
-                        AwaitingProxyHeader::park(idle, sources.clone(), streams.clone(), door.is_tls)
+                        AwaitingProxyHeader::park(idle, sources.clone(), streams.clone(), opened.is_tls)
                     }
-                    (None, Some(streams)) => preread::begin(idle, streams, door.is_tls),
-                    (None, None) if door.is_tls => AwaitingHandshake::park(idle),
+                    (None, Some(streams)) => preread::begin(idle, streams, opened.is_tls),
+                    (None, None) if opened.is_tls => AwaitingHandshake::park(idle),
                     (None, None) => idle.park(),
                 }
             }

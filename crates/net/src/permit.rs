@@ -160,8 +160,8 @@ impl ConnectionPermit {
     }
 
     /// Keeps the permit of the client's connection limit.
-    pub(crate) fn keep_gate_permit(&mut self, place: Option<GatePermit>) {
-        self.gate_permit = place;
+    pub(crate) fn keep_gate_permit(&mut self, gate_permit: Option<GatePermit>) {
+        self.gate_permit = gate_permit;
     }
 
     /// Adds an accepted connection to the list of connections.

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use times::Moment;
 
 use crate::address::StreamListener;
-use crate::client_connection::{IdleClient, serve_after_proxy_header};
+use crate::client_connection::{IdleClient, serve_begun};
 use crate::client_hello::{FirstMessage, HelloReader, HelloTooLong};
 use crate::core::{IdleTask, TaskFuture};
 use crate::inbound::ReadOutcome;
 use crate::service::Service;
 use crate::stream_client::{StreamChoice, StreamOpening, StreamStart};
-use crate::tls_setup::{AwaitingHandshake, secure_after_proxy_header};
+use crate::tls_setup::{AwaitingHandshake, secure_begun};
 
 /// Size of a read, sufficient for the first messages of most clients.
 const READ_BYTES: usize = 2048;
@@ -132,11 +132,7 @@ fn receive<S: Service>(idle: &mut IdleClient<S>, hello: &mut HelloReader) -> Rea
 }
 
 async fn serve_http<S: Service>(idle: Box<IdleClient<S>>, is_tls: bool) -> Option<Box<dyn IdleTask>> {
-    if is_tls {
-        Box::pin(secure_after_proxy_header(idle)).await
-    } else {
-        serve_after_proxy_header(idle).await
-    }
+    if is_tls { Box::pin(secure_begun(idle)).await } else { serve_begun(idle).await }
 }
 
 /// Lets the service decide. Returns the connection if it is to be served as HTTP.

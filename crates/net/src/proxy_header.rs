@@ -6,13 +6,13 @@ use http::{Reject, Status};
 use times::Moment;
 
 use crate::address::{PeerSet, StreamListener};
-use crate::client_connection::{IdleClient, refuse_and_close, serve_after_proxy_header};
+use crate::client_connection::{IdleClient, refuse_and_close, serve_begun};
 use crate::core::{IdleTask, TaskFuture};
 use crate::fault::Fault;
 use crate::preread;
 use crate::proxy_protocol::{self, HEADER_BYTES_MAX, HeaderParse};
 use crate::service::Service;
-use crate::tls_setup::secure_after_proxy_header;
+use crate::tls_setup::secure_begun;
 
 /// Initial size of the buffer: enough for a header with few extensions and most first requests behind it.
 const BUFFER_BYTES: usize = 1024;
@@ -60,8 +60,8 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
             let idle = read_proxy_header(*self).await?;
             match streams {
                 Some(streams) => Box::pin(preread::begin_after_proxy_header(idle, streams, is_tls)).await,
-                None if is_tls => Box::pin(secure_after_proxy_header(idle)).await,
-                None => serve_after_proxy_header(idle).await,
+                None if is_tls => Box::pin(secure_begun(idle)).await,
+                None => serve_begun(idle).await,
             }
         })
     }
@@ -93,8 +93,8 @@ async fn read_proxy_header<S: Service>(announced: AwaitingProxyHeader<S>) -> Opt
                 let names_client = reported.endpoints.is_some();
                 idle.set_proxy_header(reported, &buffer[header_len..len]);
                 if names_client && let Some(gate) = &idle.engine().context.gate {
-                    let place = gate.0.acquire(idle.peer()).ok()?;
-                    idle.keep_gate_permit(place);
+                    let gate_permit = gate.0.acquire(idle.peer()).ok()?;
+                    idle.keep_gate_permit(gate_permit);
                 }
                 return Some(idle);
             }

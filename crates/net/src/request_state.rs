@@ -7,7 +7,7 @@ use http::template::CustomVariables;
 use http::{BodySize, EmptySegments, Fields, RequestIds, Status};
 
 use crate::address::{Client, Peer};
-use crate::amend::AmendedHead;
+use crate::amended_request::AmendedHead;
 use crate::body_copy::BodyCopy;
 use crate::fault::Fault;
 use crate::filters::{Filters, UpgradeTap};

@@ -104,8 +104,8 @@ impl Server {
         let service = Arc::new(service);
         let cores = options.threads.max(1);
         for index in 0..cores {
-            let doors = listeners.served_sockets(index, cores);
-            if let Err(error) = server.start_engine(options, &pool, service.clone(), doors) {
+            let sockets = listeners.served_sockets(index, cores);
+            if let Err(error) = server.start_engine(options, &pool, service.clone(), sockets) {
                 // The engines already started have no requests and end.
                 server.stop.drain();
                 return Err(error);
@@ -119,7 +119,7 @@ impl Server {
         options: &Options,
         pool: &OffloadPool,
         service: Arc<impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static>,
-        doors: Vec<ServedSocket>,
+        sockets: Vec<ServedSocket>,
     ) -> io::Result<()> {
         let (report, reported) = std::sync::mpsc::channel();
         let counters = Arc::new(Counters::default());
@@ -131,15 +131,15 @@ impl Server {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let core = Core::with_budget(Clock::new(), pool, options.memory.clone())?;
             let service = service(&core)?;
-            let orders = Arc::new(AcceptCommands::new(core.remote()));
+            let commands = Arc::new(AcceptCommands::new(core.remote()));
             // Fails only if the starting thread has stopped waiting.
-            let _ = report.send((core.remote(), orders.clone()));
-            run_core(&core, &options, (doors, &orders), service, theirs, &draining)
+            let _ = report.send((core.remote(), commands.clone()));
+            run_core(&core, &options, (sockets, &commands), service, theirs, &draining)
         })?;
         match reported.recv() {
-            Ok((remote, orders)) => {
+            Ok((remote, commands)) => {
                 self.stop.remotes.push(remote);
-                self.listeners.add_core(orders);
+                self.listeners.add_core(commands);
             }
             Err(_) => return Err(start_error(thread)),
         }
@@ -195,7 +195,7 @@ fn start_error(thread: JoinHandle<io::Result<bool>>) -> io::Error {
 fn run_core<S: Service>(
     core: &Core,
     options: &Options,
-    (doors, orders): (Vec<ServedSocket>, &AcceptCommands),
+    (sockets, commands): (Vec<ServedSocket>, &AcceptCommands),
     service: S,
     counters: Arc<Counters>,
     draining: &AtomicBool,
@@ -223,11 +223,11 @@ fn run_core<S: Service>(
     let engine = Rc::new(Engine { context: context.clone(), service });
     core.spawn(release_memory_periodically(context.clone(), options.release_memory));
     let open = AcceptingSockets::new(&engine);
-    doors.into_iter().for_each(|door| open.open(door));
+    sockets.into_iter().for_each(|socket| open.open(socket));
     let drained = Rc::new(Cell::new(None));
     core.run_until(|| {
         counters.panics.set(core.panics());
-        open.execute_commands(orders);
+        open.execute_commands(commands);
         if draining.load(Ordering::Relaxed) && !context.is_draining.replace(true) {
             core.drain();
             open.mark_readable();

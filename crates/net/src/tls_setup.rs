@@ -1,7 +1,7 @@
 //! TLS handshakes of accepted connections.
 
 use crate::address::Peer;
-use crate::client_connection::{IdleClient, refuse_and_close, serve_after_proxy_header};
+use crate::client_connection::{IdleClient, refuse_and_close, serve_begun};
 use crate::core::{IdleTask, TaskFuture};
 use crate::service::Service;
 use crate::tls::{HandshakeFailure, HandshakeStep, TlsHandshake};
@@ -48,10 +48,8 @@ impl<S: Service> IdleTask for AwaitingHandshake<S> {
     }
 }
 
-/// Performs the handshake of a connection whose bytes after the PROXY header were already read.
-pub(crate) async fn secure_after_proxy_header<S: Service>(
-    mut idle: Box<IdleClient<S>>,
-) -> Option<Box<dyn IdleTask>> {
+/// Performs the handshake of a connection whose first bytes were already read.
+pub(crate) async fn secure_begun<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
     let acceptor = idle.engine().context.tls.clone()?;
     match TlsHandshake::new(&acceptor, &idle.take_partial_head()) {
         Ok(handshake) => {
@@ -105,7 +103,7 @@ async fn continue_handshake<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> 
                 } else {
                     counters.tls_full.add(1)
                 }
-                return serve_after_proxy_header((*this.idle).with_tls(tls, session)).await;
+                return serve_begun((*this.idle).with_tls(tls, session)).await;
             }
             Ok(HandshakeStep::ChallengeDone) => {
                 idle.link_mut().shutdown_write();

@@ -303,6 +303,7 @@ impl StreamLane {
         own: DefaultFields,
         lines: impl FnOnce(&mut FieldWriter<'_>),
     ) -> BodySize {
+        // HTTP/3 frames responses in the same way.
         let outgoing = OutgoingFraming::decide(self.head.method, Version::Http2, status, length, true);
         let mut block = Vec::new();
         let default_lines = &self.conn.context().default_lines;

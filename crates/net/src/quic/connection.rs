@@ -79,13 +79,13 @@ pub(super) async fn accept<S: Service>(
             }
             // A client that had proven its address before is counted already.
             if let Some(gate) = engine.context.gate.as_ref().filter(|_| !is_proven) {
-                let Ok(place) = gate.0.acquire(Peer::Tcp(client)) else {
+                let Ok(gate_permit) = gate.0.acquire(Peer::Tcp(client)) else {
                     let reason = Bytes::from_static(TOO_MANY);
                     quic.close(endpoint.now(), var_int(Http3Code::EXCESSIVE_LOAD), reason);
                     let quic = RefCell::new(quic);
                     return linger(&link, |turn| turn(&mut quic.borrow_mut())).await;
                 };
-                permit.keep_gate_permit(place);
+                permit.keep_gate_permit(gate_permit);
             }
             let limits = engine.context.limits.get();
             let ends = endpoints(&endpoint, client, local, session);

@@ -62,10 +62,10 @@ pub(crate) struct QuicSocket {
 
 /// The endpoint of a socket, as its listener knows it.
 #[derive(Clone)]
-pub(crate) struct OpenEndpoint(pub(super) Rc<EndpointDoor>);
+pub(crate) struct OpenEndpoint(pub(super) Rc<EndpointControl>);
 
-/// Settings of an endpoint, which change while it serves connections.
-pub(super) struct EndpointDoor {
+/// Commands and settings of an endpoint, which change while it serves connections.
+pub(super) struct EndpointControl {
     pub(super) context: Rc<ServingContext>,
     /// The task of the endpoint keeps it open.
     pub(super) socket: Weak<QuicUdpSocket>,
@@ -81,18 +81,18 @@ pub(super) struct EndpointDoor {
 }
 
 impl OpenEndpoint {
-    pub(crate) fn new(context: &Rc<ServingContext>, door: &QuicSocket) -> OpenEndpoint {
+    pub(crate) fn new(context: &Rc<ServingContext>, quic_socket: &QuicSocket) -> OpenEndpoint {
         let core = &context.core;
-        context.http3_listeners.borrow_mut().push(door.listener.1);
+        context.http3_listeners.borrow_mut().push(quic_socket.listener.1);
         let source = core.add_source();
         source.clear(READ | WRITE);
-        OpenEndpoint(Rc::new(EndpointDoor {
+        OpenEndpoint(Rc::new(EndpointControl {
             context: context.clone(),
-            socket: Arc::downgrade(&door.socket),
-            listener: Cell::new(door.listener),
+            socket: Arc::downgrade(&quic_socket.socket),
+            listener: Cell::new(quic_socket.listener),
             is_closing: Cell::new(false),
             has_ended: Cell::new(false),
-            receives: Cell::new(door.socket.has_taken_over()),
+            receives: Cell::new(quic_socket.socket.has_taken_over()),
             source,
         }))
     }
@@ -135,7 +135,7 @@ impl OpenEndpoint {
     }
 }
 
-impl EndpointDoor {
+impl EndpointControl {
     /// Lets responses of the listener name HTTP/3, or no longer.
     fn announce(&self, serves: bool) {
         let key = self.listener.get().1;
@@ -150,7 +150,7 @@ impl EndpointDoor {
     }
 }
 
-impl Drop for EndpointDoor {
+impl Drop for EndpointControl {
     fn drop(&mut self) {
         self.context.core.deregister(&self.source);
     }
@@ -166,7 +166,7 @@ pub(super) struct QuicEndpoint {
     /// Settings of new connections without their transport and TLS.
     pub(super) server: Arc<ServerConfig>,
     pub(super) acceptor: TlsAcceptor,
-    pub(super) door: OpenEndpoint,
+    pub(super) open: OpenEndpoint,
     pub(super) links: RefCell<Vec<Option<Rc<ConnectionInbox>>>>,
     pub(super) timers: ConnectionTimers,
     /// Connections that wait for room in the socket.
@@ -189,21 +189,22 @@ impl QuicEndpoint {
     /// Creates the endpoint; `None` if the TLS library lacks the keys of QUIC.
     pub(super) fn new(
         context: &Rc<ServingContext>,
-        door: &QuicSocket,
+        quic_socket: &QuicSocket,
         open: OpenEndpoint,
     ) -> io::Result<Option<Rc<QuicEndpoint>>> {
         let Some(acceptor) = context.tls.clone() else { return Ok(None) };
         let Some(base) = initial_keys() else { return Ok(None) };
         let core = context.core.clone();
-        let source = core.register(door.socket.fd())?;
-        let channel = core.register(door.socket.successor())?;
-        let before = door.socket.predecessor().and_then(succession::read_announcement);
+        let source = core.register(quic_socket.socket.fd())?;
+        let channel = core.register(quic_socket.socket.successor())?;
+        let before = quic_socket.socket.predecessor().and_then(succession::read_announcement);
         let generation = before.as_ref().map_or(0, |(generation, _)| generation.wrapping_add(1));
         let secret = acceptor.endpoint_secret(before.map(|(_, secret)| secret));
-        succession::announce(door.socket.successor(), generation, &secret);
+        succession::announce(quic_socket.socket.successor(), generation, &secret);
         let keys = EndpointKeys::new(&secret);
         let mut config = EndpointConfig::new(keys.reset.clone());
-        let identifiers = IdentifierGenerator { core: door.index, generation, key: keys.identifiers.clone() };
+        let identifiers =
+            IdentifierGenerator { core: quic_socket.index, generation, key: keys.identifiers.clone() };
         config.supported_versions(vec![QUIC_VERSION]);
         let own = identifiers.clone();
         config.cid_generator(move || Box::new(own.clone()));
@@ -213,20 +214,20 @@ impl QuicEndpoint {
         server.validation_token_config(tokens);
         server.max_incoming(HANDSHAKES_ENDING_MAX);
         server.incoming_buffer_size(INCOMING_BYTES_MAX).incoming_buffer_size_total(INCOMING_BYTES_TOTAL_MAX);
-        let discovers_mtu = !door.socket.may_fragment();
+        let discovers_mtu = !quic_socket.socket.may_fragment();
         let server = Arc::new(server);
         let quic = Endpoint::new(Arc::new(config), Some(server.clone()), discovers_mtu, None);
         Ok(Some(Rc::new(QuicEndpoint {
             timers: ConnectionTimers::new(&core, source.clone()),
             clock: QuicClock::new(&core),
             core,
-            socket: door.socket.clone(),
+            socket: quic_socket.socket.clone(),
             source,
             quic: RefCell::new(quic),
             base,
             server,
             acceptor,
-            door: open,
+            open,
             links: RefCell::default(),
             blocked: RefCell::default(),
             handshakes: RefCell::default(),
@@ -234,7 +235,7 @@ impl QuicEndpoint {
             generation,
             identifiers,
             channel,
-            has_predecessor: Cell::new(door.socket.predecessor().is_some()),
+            has_predecessor: Cell::new(quic_socket.socket.predecessor().is_some()),
             buffer: Cell::default(),
         })))
     }
@@ -300,7 +301,7 @@ impl QuicEndpoint {
         {
             self.timers.remove(handle.0, &link.timer);
         }
-        self.door.wake();
+        self.open.wake();
     }
 
     /// Begins a connection, whose events go to `inbox`.
@@ -364,7 +365,7 @@ impl QuicEndpoint {
             acceptor: self.acceptor.clone(),
             base: self.base.clone(),
             client: incoming.remote_address().ip(),
-            listener_key: self.door.0.listener.get().1,
+            listener_key: self.open.0.listener.get().1,
             local: incoming.local_ip(),
             outcome: outcome.clone(),
         };
@@ -397,7 +398,7 @@ impl QuicEndpoint {
 
     /// Whether no new connections are accepted.
     pub(super) fn is_closing(&self, context: &ServingContext) -> bool {
-        context.is_draining.get() || self.door.0.is_closing.get()
+        context.is_draining.get() || self.open.0.is_closing.get()
     }
 
     /// Returns the number of connections and handshakes.
@@ -434,6 +435,6 @@ impl PendingHandshake {
 impl Drop for PendingHandshake {
     fn drop(&mut self) {
         self.endpoint.handshakes.borrow_mut().remove(&self.number);
-        self.endpoint.door.wake();
+        self.endpoint.open.wake();
     }
 }

@@ -64,7 +64,7 @@ impl QuicEndpoint {
         let mut buffer = vec![0; MESSAGE_BYTES_MAX];
         while let Some((message, len)) = succession::receive(self.socket.successor(), &mut buffer) {
             match message {
-                SuccessorMessage::Receiving => self.door.0.receives.set(false),
+                SuccessorMessage::Receiving => self.open.0.receives.set(false),
                 SuccessorMessage::Packet(meta, at) => {
                     let packet = BytesMut::from(&buffer[at..len]);
                     if self.is_own(&meta, &packet) {
@@ -162,7 +162,7 @@ impl QuicEndpoint {
         }
         // Only a client whose address is proven counts as one; others do from the end of their handshake.
         let gate = context.gate.as_ref().filter(|_| incoming.remote_address_validated());
-        let Ok(place) = gate.map_or(Ok(None), |gate| gate.0.acquire(peer)) else {
+        let Ok(gate_permit) = gate.map_or(Ok(None), |gate| gate.0.acquire(peer)) else {
             context.counters.quic_refused.add(1);
             let transmit = quic.refuse(incoming, out);
             let _ = self.socket.send(&transmit, &out[..transmit.size]);
@@ -172,8 +172,8 @@ impl QuicEndpoint {
         context.counters.connections.add(1);
         let inbox = Rc::new(ConnectionInbox::new(&context.core));
         let mut permit = ConnectionPermit::take(context, inbox.source.clone());
-        permit.list(self.door.0.listener.get(), peer);
-        permit.keep_gate_permit(place);
+        permit.list(self.open.0.listener.get(), peer);
+        permit.keep_gate_permit(gate_permit);
         let pending = PendingHandshake::begin(self.clone(), inbox);
         let engine = engine.clone();
         context.core.spawn(connection::accept(engine, pending, permit, incoming));
@@ -181,11 +181,15 @@ impl QuicEndpoint {
 }
 
 /// Serves a socket until the server stops or the listener was closed, and its connections have ended.
-pub(crate) async fn serve_socket<S: Service>(engine: Rc<Engine<S>>, door: QuicSocket, open: OpenEndpoint) {
+pub(crate) async fn serve_socket<S: Service>(
+    engine: Rc<Engine<S>>,
+    quic_socket: QuicSocket,
+    open: OpenEndpoint,
+) {
     let context = engine.context.clone();
     let core = context.core.clone();
     let ended = EndpointEnd(open.clone());
-    let Ok(Some(endpoint)) = QuicEndpoint::new(&context, &door, open.clone()) else { return };
+    let Ok(Some(endpoint)) = QuicEndpoint::new(&context, &quic_socket, open.clone()) else { return };
     let mut buffers = ReceiveBuffers::new();
     loop {
         endpoint.receive_from_successor(&engine);
@@ -200,8 +204,8 @@ pub(crate) async fn serve_socket<S: Service>(engine: Rc<Engine<S>>, door: QuicSo
         }
         wait(&core, [&endpoint.source, &endpoint.channel, &open.0.source], open.0.receives.get()).await;
     }
-    core.unwatch(door.socket.fd());
-    core.unwatch(door.socket.successor());
+    core.unwatch(quic_socket.socket.fd());
+    core.unwatch(quic_socket.socket.successor());
     core.deregister(&endpoint.source);
     core.deregister(&endpoint.channel);
     drop(ended);
