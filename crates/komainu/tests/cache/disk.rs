@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::origin::{Origin, answer};
 use crate::rig;
-use crate::rig::{Answer, Folder, Rig, as_we_are, curl, eventually, kinds, komainu, listen};
+use crate::rig::{Folder, Rig, as_we_are, curl, eventually, kinds, komainu, listen};
 
 /// Starts an origin that numbers its responses.
 fn counting() -> Origin {
@@ -67,10 +67,6 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     folders.iter().flat_map(|path| entries(path).collect::<Vec<_>>()).collect()
 }
 
-fn is_hit(answer: &Answer) -> bool {
-    answer.field("Cache-Status").unwrap().starts_with("Komainu; hit")
-}
-
 #[test]
 fn stored_responses_survive_kill_9() {
     let origin = counting();
@@ -84,7 +80,7 @@ fn stored_responses_survive_kill_9() {
         let rig = kill_and_start(rig);
         for (n, body) in bodies.iter().enumerate() {
             let hit = rig.get(&format!("/{n}"));
-            assert!(hit.text() == *body && is_hit(&hit), "{n}: {}", hit.head);
+            assert!(hit.text() == *body && hit.is_hit(), "{n}: {}", hit.head);
             assert!(hit.field("Age").is_some());
         }
         assert_eq!(rig.ask("/0", "X-A: 1\r\n").text(), variant);
@@ -95,7 +91,7 @@ fn stored_responses_survive_kill_9() {
         rig.send("POST /2 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
         eventually("its file is removed", || files(&rig.folder.at("cache")).len() == 20);
         let rig = kill_and_start(rig);
-        assert!(!is_hit(&rig.get("/2")) && is_hit(&rig.get("/3")));
+        assert!(!rig.get("/2").is_hit() && rig.get("/3").is_hit());
     }
 }
 
@@ -111,12 +107,12 @@ fn damaged_cache_files_are_fetched_again() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&file, bytes).unwrap();
     let again = rig.get("/a");
-    assert!(again.text() != body && !is_hit(&again), "{}", again.head);
+    assert!(again.text() != body && !again.is_hit(), "{}", again.head);
     eventually("it is reported", || rig.reported().contains("cache.disk: dropped"));
     eventually("the new one takes its place", || {
         files(&rig.folder.at("cache")).iter().any(|new| *new != file)
     });
-    assert!(is_hit(&rig.get("/a")));
+    rig.get("/a").expect_hit();
 }
 
 #[test]
@@ -127,7 +123,7 @@ fn cache_uses_memory_when_its_directory_is_unusable() {
     let rig = start(folder);
     let body = rig.get("/a").text();
     let hit = rig.get("/a");
-    assert!(hit.text() == body && is_hit(&hit));
+    assert!(hit.text() == body && hit.is_hit());
     rig.expect_report("cached in memory alone");
     let reports = rig.reported().matches("cached in memory alone").count();
     assert_eq!(reports, 1, "{}", rig.reported());
@@ -151,7 +147,7 @@ fn large_responses_stay_intact_while_they_are_replaced() {
     eventually("it is on disk", || files(&rig.folder.at("cache")).len() == 1);
     let is = |rig: &Rig, number: usize| {
         let whole = rig.get("/a");
-        assert!(is_hit(&whole) && whole.text() == large(number));
+        assert!(whole.is_hit() && whole.text() == large(number));
         let part = rig.ask("/a", "Range: bytes=70000-2500000\r\n");
         assert!(part.status() == 206 && part.text() == large(number)[70_000..=2_500_000]);
     };
@@ -164,7 +160,7 @@ fn large_responses_stay_intact_while_they_are_replaced() {
     for number in 1..4 {
         rig.send(&format!("POST /a {HEAD}Content-Length: 0\r\n\r\n")).expect_status(200);
         assert!(rig.get("/a").text() == large(number));
-        eventually("it is stored", || is_hit(&rig.get("/a")));
+        eventually("it is stored", || rig.get("/a").is_hit());
         is(&rig, number);
     }
     let mut rest = Vec::new();

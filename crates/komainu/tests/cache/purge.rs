@@ -52,10 +52,6 @@ fn url(rig: &Rig, path: &str) -> String {
     format!("{}://localhost{path}", rig.scheme())
 }
 
-fn is_hit(answer: &Answer) -> bool {
-    answer.field("Cache-Status").unwrap().starts_with("Komainu; hit; ttl=")
-}
-
 #[test]
 fn cache_command_purges_and_reports_counts() {
     let origin = origin();
@@ -68,7 +64,7 @@ fn cache_command_purges_and_reports_counts() {
         origin.url
     ));
     let fill = |paths: &[&str]| paths.iter().for_each(|path| _ = rig.get(path).expect_status(200));
-    let hits = |paths: &[&str]| -> Vec<bool> { paths.iter().map(|path| is_hit(&rig.get(path))).collect() };
+    let hits = |paths: &[&str]| -> Vec<bool> { paths.iter().map(|path| rig.get(path).is_hit()).collect() };
     let all = ["/a", "/a?x", "/b?tags=t+u", "/c?tags=u"];
     fill(&all);
     rig.get("/b?tags=t+u").expect_no_field("Surrogate-Key");
@@ -163,7 +159,7 @@ fn response_requested_before_a_purge_is_not_stored_after_it() {
         let seen = || cache(&rig, &["why", &url(&rig, "/slow")]).1.contains(outcome);
         eventually("its end is remembered", seen);
     }
-    assert!(is_hit(&rig.get("/slow")), "a purge of another tag had no part in it");
+    assert!(rig.get("/slow").is_hit(), "a purge of another tag had no part in it");
 }
 
 const TOKEN: &str = "0123456789abcdef-a-token";
@@ -206,7 +202,7 @@ fn purge_method_requires_authorization() {
     let with_token = |path: &str, more: &str| purge_as(&rig, path, &format!("{token}{more}"));
     let fill = |path: &str| {
         rig.get(path);
-        assert!(is_hit(&rig.get(path)), "{path}");
+        assert!(rig.get(path).is_hit(), "{path}");
     };
     let asked = || origin.asks().len();
     fill("/a");
@@ -240,11 +236,11 @@ fn purge_method_requires_authorization() {
         .iter()
         .all(|part| rig.reported().contains(part))
     });
-    assert!(is_hit(&rig.get("/a")));
+    rig.get("/a").expect_hit();
     let done = with_token("/a", "");
     let said: Value = serde_json::from_str(&done.expect_status(200).text()).unwrap();
     assert!(said["objects"] == 1 && said["bytes"].as_u64() > Some(0), "{said}");
-    assert!(!is_hit(&rig.get("/a")));
+    rig.get("/a").expect_no_hit();
     fill("/near/a");
     let near = purge_as(&rig, "/near/a", "");
     assert!(near.expect_status(200).text().contains("\"objects\":1"));
@@ -252,9 +248,9 @@ fn purge_method_requires_authorization() {
     fill("/b?tags=t+u");
     rig.send("GET /b?tags=t HTTP/1.1\r\nHost: other.test\r\nConnection: close\r\n\r\n");
     assert!(with_token("/any", "Surrogate-Key: t\r\n").text().contains("\"objects\":1"));
-    assert!(!is_hit(&rig.get("/b?tags=t+u")));
+    rig.get("/b?tags=t+u").expect_no_hit();
     let other = rig.send("GET /b?tags=t HTTP/1.1\r\nHost: other.test\r\nConnection: close\r\n\r\n");
-    assert!(is_hit(&other), "{}", other.head);
+    assert!(other.is_hit(), "{}", other.head);
     with_token("/any", "Surrogate-Key: \r\n").expect_status(400);
     with_token("/any", &format!("xkey: {}\r\n", "t ".repeat(257))).expect_status(400);
     // A soft purge keeps the response and revalidates it.
@@ -355,7 +351,7 @@ fn many_purges_keep_unrelated_responses() {
         for _ in 0..50 {
             read_answer(&mut client).expect(200, "{\"objects\":0,\"bytes\":0}\n");
         }
-        assert!(is_hit(&rig.get("/kept")), "{batch}");
+        assert!(rig.get("/kept").is_hit(), "{batch}");
     }
     let (_, said) = cache(&rig, &["stats", "--json"]);
     let stats: Value = serde_json::from_str(&said).unwrap();
@@ -381,12 +377,12 @@ fn unsafe_request_invalidates_the_named_cache_group() {
         [("/a?group=g", "localhost"), ("/b?group=h", "localhost"), ("/a?group=g", "other.test")]
     {
         send("GET", path, host).expect_field("Cache-Groups", &format!("\"{}\"", &path[9..]));
-        assert!(is_hit(&send("GET", path, host)));
+        send("GET", path, host).expect_hit();
     }
     send("POST", "/change?group=g", "localhost").expect_status(200);
-    assert!(!is_hit(&send("GET", "/a?group=g", "localhost")));
-    assert!(is_hit(&send("GET", "/b?group=h", "localhost")), "another group");
-    assert!(is_hit(&send("GET", "/a?group=g", "other.test")), "another origin");
+    send("GET", "/a?group=g", "localhost").expect_no_hit();
+    assert!(send("GET", "/b?group=h", "localhost").is_hit(), "another group");
+    assert!(send("GET", "/a?group=g", "other.test").is_hit(), "another origin");
     let mut rest = String::new();
     let mut client = rig.connect();
     client.write_all(b"GET /a?group=g HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
@@ -415,11 +411,11 @@ fn cache_command_applies_key_rules_to_urls() {
     ] {
         for path in [asked, other] {
             rig.get(path).expect_status(200);
-            assert!(is_hit(&rig.get(path)), "{path}");
+            assert!(rig.get(path).is_hit(), "{path}");
         }
         says(&rig, &["why", &url(&rig, named)], &["the request is a hit"]);
         says(&rig, &["purge", &url(&rig, named)], &["purged: 1 response ("]);
-        assert!(!is_hit(&rig.get(asked)) && is_hit(&rig.get(other)), "{asked}");
+        assert!(!rig.get(asked).is_hit() && rig.get(other).is_hit(), "{asked}");
     }
 }
 

@@ -88,10 +88,6 @@ impl Shifted {
 
 const DAY_S: i64 = 86_400;
 
-fn is_hit(answer: &Answer) -> bool {
-    answer.field("Cache-Status").is_some_and(|status| status.contains("; hit"))
-}
-
 #[test]
 fn clock_jump_expires_cached_responses_but_not_timeouts() {
     let count = Arc::new(AtomicUsize::new(0));
@@ -133,7 +129,7 @@ fn clock_jump_expires_cached_responses_but_not_timeouts() {
     // Near the end of a year, the year alone would not tell the clocks apart.
     let date_s = |answer: &Answer| parse_date_s(answer.field("Date").unwrap().as_bytes()).unwrap();
     let mut stored = rig.get("/a").text();
-    eventually("it is cached", || is_hit(&rig.get("/a")));
+    eventually("it is cached", || rig.get("/a").is_hit());
     assert_eq!(
         (rig.get("/limited").status(), rig.get("/limited").status(), rig.get("/limited").status()),
         (200, 200, 429)
@@ -158,9 +154,9 @@ fn clock_jump_expires_cached_responses_but_not_timeouts() {
         });
         // Earlier entries are stale: two days later, and also if the clock was set back.
         let now = rig.get("/a");
-        assert!(now.text() != stored && !is_hit(&now), "{shift}: {}\n{}", now.head, now.text());
+        assert!(now.text() != stored && !now.is_hit(), "{shift}: {}\n{}", now.head, now.text());
         stored = now.text();
-        eventually("it is cached again", || is_hit(&rig.get("/a")));
+        eventually("it is cached again", || rig.get("/a").is_hit());
         rig.get("/limited").expect_status(429);
         // Timeouts neither fired early nor hang.
         idle.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();

@@ -184,10 +184,9 @@ fn cache_uses_memory_while_its_disk_is_full() {
         origin.url
     );
     let Some(rig) = on_small_disk(Folder::new(), 256, &config) else { return };
-    let is_hit = |answer: &Answer| answer.field("Cache-Status").is_some_and(|status| status.contains("hit"));
     rig.get("/stored").expect_status(200);
     let on_disk_now = || status(&rig)["cache"].to_string();
-    eventually("the first one is stored", || is_hit(&rig.get("/stored")));
+    eventually("the first one is stored", || rig.get("/stored").is_hit());
     eventually("it is on disk", || {
         fs::read_dir(on_disk(&rig, "cache")).is_ok_and(|files| files.flatten().count() > 0)
     });
@@ -199,7 +198,7 @@ fn cache_uses_memory_while_its_disk_is_full() {
     eventually("it is said", || failed() > 0);
     // Responses that arrived meanwhile are cached, and stored ones are read.
     for path in ["/stored", "/49"] {
-        eventually("a hit", || is_hit(&rig.get(path)));
+        eventually("a hit", || rig.get(path).is_hit());
     }
     assert_eq!(failed(), 1, "{}", rig.reported());
     fs::remove_file(on_disk(&rig, "filler")).unwrap();

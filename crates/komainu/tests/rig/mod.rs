@@ -439,6 +439,25 @@ impl Answer {
         self
     }
 
+    /// Whether the cache has answered with a stored response, without asking the origin.
+    pub fn is_hit(&self) -> bool {
+        self.field("Cache-Status").is_some_and(|status| status.starts_with("Komainu; hit; ttl="))
+    }
+
+    /// Asserts that the cache has answered with a stored response.
+    #[track_caller]
+    pub fn expect_hit(&self) -> &Answer {
+        assert!(self.is_hit(), "{}", self.head);
+        self
+    }
+
+    /// Asserts that a route with a cache has answered, and not with a stored response.
+    #[track_caller]
+    pub fn expect_no_hit(&self) -> &Answer {
+        assert!(self.field("Cache-Status").is_some() && !self.is_hit(), "{}", self.head);
+        self
+    }
+
     /// Asserts a field's value.
     #[track_caller]
     pub fn expect_field(&self, name: &str, value: &str) -> &Answer {
