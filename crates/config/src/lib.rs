@@ -48,7 +48,7 @@ mod site_listeners;
 
 mod stream;
 
-mod unmatched;
+mod condition_warnings;
 
 mod guards;
 

@@ -6,11 +6,11 @@ use std::path::{Component, Path, PathBuf};
 
 use ipnet::IpNet;
 
+use crate::condition_warnings::warn_of_unmet_conditions;
 use crate::guards::{is_refusal, warn_of_unguarded_paths, warn_of_universal_exceptions};
 use crate::redirect_loops::{has_conditions, uses_tls, warn_of_redirect_loops, warn_of_scheme_loops};
 use crate::scripts::warn_of_exposed_scripts;
 use crate::site::branch_nodes;
-use crate::unmatched::warn_of_unmatched;
 use settings::checker::{Checker, shorten};
 use settings::node::{Node, NodeData, as_text, for_each_text, is_enabled};
 use settings::report::TextSpan;
@@ -57,7 +57,7 @@ pub(crate) fn warn_of_document(node: &Node, check: &mut Checker) {
     warn_of_host_bits(node, check);
     warn_of_proxy_loops(node, check);
     warn_of_scheme_loops(node, check);
-    warn_of_unmatched(node, check);
+    warn_of_unmet_conditions(node, check);
     warn_of_universal_exceptions(node, check);
     let sites = node.items("site").iter().map(|site| site.items("route"));
     for routes in std::iter::once(node.items("route")).chain(sites) {

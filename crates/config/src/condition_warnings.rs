@@ -7,7 +7,7 @@ use shapes::expression::{Expression, RequiredText};
 use shapes::pattern::{ESCAPED_CHARACTER, PathFault, find_path_fault, is_escape};
 
 /// Looks through the conditions of the whole file.
-pub(crate) fn warn_of_unmatched(node: &Node, check: &mut Checker) {
+pub(crate) fn warn_of_unmet_conditions(node: &Node, check: &mut Checker) {
     let NodeData::Table(entries) = &node.data else { return };
     let merges = |node: &Node| {
         node.entry("merge_slashes").map(|entry| matches!(entry.value.data, NodeData::Flag(true)))
