@@ -275,8 +275,8 @@ directives! {
         /// a list of them. Requests beyond the limit get 429 with `Retry-After`.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), limits::limits();
         /// Number of header fields of a request; those with more get 431. `headers` of `[limits]` is checked before a route is chosen, so
-        /// that a larger number has no effect. `Host` counts. Over HTTP/2, `:authority` counts as `Host`, the other pseudo-header fields do
-        /// not count, and all `cookie` fields are one. Files of `internal` routes are not limited by it.
+        /// that a larger number has no effect. `Host` counts. Over HTTP/2 and HTTP/3, `:authority` counts as `Host`, the other pseudo-header
+        /// fields do not count, and all `cookie` fields are one. Files of `internal` routes are not limited by it.
         "header_limit" headers_max: Option<u32> = absent("no limit of its own"), Maybe(Count { min: 1, max: 1000 });
         /// Limit of concurrent requests in the route's handler, and of the number and time of those that
         /// wait: a number, or a table. Further requests get 503 with `Retry-After`.
