@@ -249,9 +249,9 @@ fn is_understood(status: Status) -> bool {
 }
 
 impl Freshness {
-    /// Returns the age in seconds at `now_s`, in seconds since 1970 (RFC 9111 section 4.2.3): the value of `Age`. If the clock has been set back since the
-    /// response was received, the difference counts as age, so that a response from a year ahead is not fresh
-    /// for a year.
+    /// Returns the age in seconds at `now_s`, in seconds since 1970 (RFC 9111 section 4.2.3): the value of
+    /// `Age`. If the clock has been set back since the response was received, the difference counts as age,
+    /// so that a response from a year ahead is not fresh for a year.
     #[must_use]
     pub fn age_s(&self, now_s: u64) -> u64 {
         self.initial_age_s + now_s.abs_diff(self.received_s)

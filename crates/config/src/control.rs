@@ -64,7 +64,8 @@ directives! {
         /// Permissions of the Unix socket, in octal digits. Users with write permission may do everything.
         "mode" mode: Option<u32> = absent("those of the process's umask, as a rule \"0755\": its owner alone may connect"),
             Maybe(Text { what: "permissions in octal digits such as \"0660\"", parse: mode });
-        /// The group of the Unix socket, by name or number. A server that was started as root has its supervisor set it; another one must belong to it.
+        /// The group of the Unix socket, by name or number. A server that was started as root has its supervisor set
+        /// it; another one must belong to it.
         "group" group: Option<String> = absent("that of the process"), Maybe(AccountName { is_group: true });
         /// Audit log: a file to which each change by the control API, and each refused request (401, 403,
         /// 429), is appended as a line of JSON. It is opened again with the logs.
@@ -110,8 +111,8 @@ directives! {
         "role" role: TokenRole = required(""), ROLES;
         /// The subject of its certificate, as RFC 4514 writes it and `$tls_client_subject` has it: `"CN=alice,O=Example"`.
         "subject" subject: Option<String> = absent("any"), Maybe(Text { what: "a distinguished name such as \"CN=alice\"", parse: subject });
-        /// One of the alternative names of its certificate: `"DNS:deploy.example.com"`, `"email:alice@example.com"`, `"URI:spiffe://example.com/deploy"` or
-        /// `"IP:10.0.0.7"`.
+        /// One of the alternative names of its certificate: `"DNS:deploy.example.com"`, `"email:alice@example.com"`,
+        /// `"URI:spiffe://example.com/deploy"` or `"IP:10.0.0.7"`.
         "san" san: Option<String> = absent("any"), Maybe(Text { what: "an alternative name such as \"DNS:deploy.example.com\"", parse: san });
         /// The SHA-256 of its certificate in hexadecimal digits, with colons or without (`openssl x509 -noout -fingerprint -sha256 -in FILE`).
         "fingerprint" fingerprint: Option<String> = absent("any"), Maybe(Text { what: "a SHA-256 in hexadecimal digits", parse: fingerprint });

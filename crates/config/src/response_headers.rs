@@ -15,14 +15,16 @@ directives! {
     /// response_headers = { set = { X-Frame-Options = "DENY" }, remove = ["Server"] }
     /// ```
     ResponseHeaders in "`response_headers`", check headers_agree {
-        /// Fields to set; they replace those of the same name. A value may contain `$path` (percent-encoded), `$query` (with its `?`; empty if there is none), `$args` (the query without `?`), `$uri` (`$path$query`),
-        /// `$host` (in lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`, `$remote_user` (the user that `auth` has verified), `$country` (with `[geo]`),
-        /// `$request_id`, `$trace_id`, `$span_id`,
-        /// of the client's TLS connection with this server, and empty without TLS: `$tls_version`, `$tls_cipher` (the cipher suite), `$tls_server_name`,
-        /// `$tls_client_verify`, `$tls_client_subject`, `$tls_client_issuer`, `$tls_client_san`, `$tls_client_serial`, `$tls_client_fingerprint`;
-        /// `$http_NAME` (a field of the request, `_` for `-`; `$http_host` is the host with its port) and `$cookie_NAME`;
-        /// the groups of a regular expression in the route's path (`$1`, `$id`) and the maps of `[maps.NAME]`; `$$` is a dollar sign. A variable means the same in every directive.
-        /// A field whose variables are all empty is not sent.
+        /// Fields to set; they replace those of the same name. A value may contain `$path` (percent-encoded), `$query`
+        /// (with its `?`; empty if there is none), `$args` (the query without `?`), `$uri` (`$path$query`), `$host` (in
+        /// lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`,
+        /// `$remote_user` (the user that `auth` has verified), `$country` (with `[geo]`), `$request_id`, `$trace_id`,
+        /// `$span_id`; of the client's TLS connection with this server, and empty without TLS: `$tls_version`,
+        /// `$tls_cipher` (the cipher suite), `$tls_server_name`, `$tls_client_verify`, `$tls_client_subject`,
+        /// `$tls_client_issuer`, `$tls_client_san`, `$tls_client_serial`, `$tls_client_fingerprint`; `$http_NAME` (a
+        /// field of the request, `_` for `-`; `$http_host` is the host with its port) and `$cookie_NAME`; the groups of
+        /// a regular expression in the route's path (`$1`, `$id`) and the maps of `[maps.NAME]`; `$$` is a dollar sign.
+        /// A variable means the same in every directive. A field whose variables are all empty is not sent.
         "set" set: Vec<(String, Template)> = {}, RULE_FIELDS;
         /// Fields to add to those of the same name. Values as in `set`.
         "add" add: Vec<(String, Template)> = {}, RULE_FIELDS;

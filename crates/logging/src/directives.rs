@@ -98,18 +98,21 @@ directives! {
     /// mask_query = ["token", "password"]
     /// ```
     Log in "`[log]`" {
-        /// The access log: `"off"`, `"combined"` (the format of Apache and nginx), `"json"` (one object a line), `"logfmt"`, `"ecs"`
-        /// (JSON with the names of the Elastic Common Schema), or a text with variables, such as
-        /// `"$remote_addr $status $duration_ms \\"$method $uri\\" $request_id"`. Beside the variables of `response_headers` these are
-        /// `$time`, `$time_local`, `$proxy_addr`, `$target`, `$version`, `$referer`, `$user_agent`, `$status`, `$body_bytes`,
-        /// `$request_bytes`, `$duration_ms`, `$request_time` (in seconds), `$first_byte_ms`, `$queue_ms`, `$connect_ms`,
-        /// `$server_cpu_ms`, `$worker`, `$worker_cpu_ms`, `$worker_memory_kib`, `$upstream`, `$upstream_ms`, `$attempts`, `$branch` (of a `split`), `$cache`, `$reason` and `$fault`. What there is not is `-`. Quotes, backslashes,
-        /// control characters and bytes beyond ASCII in values stand as `\\xHH`.
+        /// The access log: `"off"`, `"combined"` (the format of Apache and nginx), `"json"` (one object a line),
+        /// `"logfmt"`, `"ecs"` (JSON with the names of the Elastic Common Schema), or a text with variables, such as
+        /// `"$remote_addr $status $duration_ms \\"$method $uri\\" $request_id"`. Beside the variables of
+        /// `response_headers` these are `$time`, `$time_local`, `$proxy_addr`, `$target`, `$version`, `$referer`,
+        /// `$user_agent`, `$status`, `$body_bytes`, `$request_bytes`, `$duration_ms`, `$request_time` (in seconds),
+        /// `$first_byte_ms`, `$queue_ms`, `$connect_ms`, `$server_cpu_ms`, `$worker`, `$worker_cpu_ms`,
+        /// `$worker_memory_kib`, `$upstream`, `$upstream_ms`, `$attempts`, `$branch` (of a `split`), `$cache`,
+        /// `$reason` and `$fault`. What there is not is `-`. Quotes, backslashes, control characters and bytes beyond
+        /// ASCII in values stand as `\\xHH`.
         "access" access: AccessLog = "off", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`: names of the variables of `access` other than maps, without `$`.
         /// Fields without a value are left out: `"tls_cipher"`, the cipher suite of the client's connection, is absent without TLS.
         "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
-        /// Parameters of queries, and of paths (`;name=value`), whose values are logged as `***`, in any case, in every variable that holds a query or a path.
+        /// Parameters of queries, and of paths (`;name=value`), whose values are logged as `***`, in any case, in every
+        /// variable that holds a query or a path.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
         /// Fields of requests of which `$http_NAME` is logged as `***`; with `cookie` so are `$cookie_NAME`.
         "mask_headers" mask_headers: Vec<String> = ["authorization", "proxy-authorization", "cookie"], HEADERS;

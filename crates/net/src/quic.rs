@@ -1,7 +1,7 @@
 //! HTTP/3 connections of clients: sockets, connection identifiers, handshakes, and the task of each connection.
 //!
-//! This module moves datagrams between the sockets of a core and [`crate::h3`], which has both ends of a connection. Nothing of it is known to handlers: streams,
-//! scheduling and accounting are those of [`crate::mux`].
+//! This module moves datagrams between the sockets of a core and [`crate::h3`], which has both ends of a connection.
+//! Nothing of it is known to handlers: streams, scheduling and accounting are those of [`crate::mux`].
 //!
 //! ```text
 //! socket ──▶ endpoint ──datagrams──▶ connection's task ──events──▶ streams (one task each)

@@ -47,8 +47,9 @@ pub(crate) struct UpstreamRoute {
 }
 
 impl GroupPlan {
-    /// Creates the groups, without resolving or connecting yet. Unchanged groups are kept, so that health, limits, queue, kept connections and TLS sessions survive a reload. In a changed group,
-    /// servers that it already had keep their health.
+    /// Creates the groups, without resolving or connecting yet. Unchanged groups are kept, so that health, limits,
+    /// queue, kept connections and TLS sessions survive a reload. In a changed group, servers that it already had keep
+    /// their health.
     ///
     /// # Errors
     /// A certificate that cannot be read, by name.
