@@ -20,6 +20,8 @@ use std::time::Duration;
 pub struct RouteSettings<'a> {
     /// Bytes of a request body; unlimited if absent.
     pub body_bytes_max: Option<u64>,
+    /// Number of header fields of a request; `None` if only the limit of the server applies.
+    pub headers_max: Option<u32>,
     /// Maximum time without a byte of the request body from the client.
     pub body_timeout: Duration,
     /// Maximum time in which the client reads nothing of its response.
@@ -79,6 +81,7 @@ impl Config {
             redirect_https: site.and_then(|site| site.redirect_https).unwrap_or(self.redirect_https),
             merge_slashes: site.and_then(|site| site.merge_slashes).unwrap_or(self.merge_slashes),
             body_bytes_max: body_bytes_max.unwrap_or(self.limits.body_bytes_max),
+            headers_max: route.and_then(|route| route.headers_max).or(site.and_then(|site| site.headers_max)),
             body_timeout: timeouts().find_map(|timeouts| timeouts.body).unwrap_or(self.timeouts.body),
             write_timeout: timeouts().find_map(|timeouts| timeouts.write).unwrap_or(self.timeouts.write),
             compress: innermost([

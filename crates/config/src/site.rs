@@ -54,6 +54,7 @@ pub enum EncodedSlashes {
 
 pub(crate) const BODY: Unlimited<Size> = Unlimited(Size { min: 0, max: 1024 * GIB });
 pub(crate) const PATIENCE: Time = Time { min: Duration::from_millis(10), max: Duration::from_secs(3600) };
+const FIELD_COUNT: Maybe<Count<u32>> = Maybe(Count { min: 1, max: 1000 });
 pub(crate) const ENCODED_SLASHES: Word<EncodedSlashes> =
     Word(&[("refuse", EncodedSlashes::Refuse), ("keep", EncodedSlashes::Keep)]);
 const HSTS: Text<String> =
@@ -97,6 +98,9 @@ directives! {
         /// Rate limit of the site's routes, all together. See `limit` below. A route's own limits are applied
         /// after it.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), limits::limits();
+        /// Number of header fields of a request to the site's routes; those with more get 431. A route's own `header_limit`,
+        /// larger or smaller, takes its place.
+        "header_limit" headers_max: Option<u32> = absent("as many as `headers` of `[limits]`"), FIELD_COUNT;
         /// Rate at which each response is sent, such as `"1MiB/s"`, or a table. Upgraded connections are not
         /// limited.
         "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as fast as clients read"), bandwidth::policy();
@@ -274,10 +278,10 @@ directives! {
         /// Limit of the request rate per client, or per another key: a rate such as `"10/s"`, or a table, or
         /// a list of them. Requests beyond the limit get 429 with `Retry-After`.
         "limit" limit: Vec<RateLimit> = absent("as often as they like"), limits::limits();
-        /// Number of header fields of a request; those with more get 431. `headers` of `[limits]` is checked before a route is chosen, so
-        /// that a larger number has no effect. `Host` counts. Over HTTP/2 and HTTP/3, `:authority` counts as `Host`, the other pseudo-header
-        /// fields do not count, and all `cookie` fields are one. Files of `internal` routes are not limited by it.
-        "header_limit" headers_max: Option<u32> = absent("no limit of its own"), Maybe(Count { min: 1, max: 1000 });
+        /// Number of header fields of a request, instead of the site's; those with more get 431. `headers` of `[limits]` is checked
+        /// before a route is chosen, so that a larger number has no effect. `Host` counts. Over HTTP/2 and HTTP/3, `:authority` counts as
+        /// `Host`, the other pseudo-header fields do not count, and all `cookie` fields are one. Files of `internal` routes are not limited by it.
+        "header_limit" headers_max: Option<u32> = absent("as the site has it"), FIELD_COUNT;
         /// Limit of concurrent requests in the route's handler, and of the number and time of those that
         /// wait: a number, or a table. Further requests get 503 with `Retry-After`.
         "queue" queue: Option<RequestQueue> = absent("as many as come"), queue::queue();

@@ -59,6 +59,9 @@ fn a_header_limit_is_absent_or_in_its_range() {
     for (value, headers_max) in [("1", 1), ("1000", 1000)] {
         assert_eq!(parse(&text(value)).sites[0].routes[0].headers_max, Some(headers_max));
     }
+    let site = "[[site]]\nheader_limit = 7\n[[site.route]]\npath = \"/a\"\nheader_limit = 9\nrespond = 204\n[[site.route]]\nrespond = 204\n";
+    let config = parse(site);
+    assert_eq!([0, 1].map(|route| config.settings(Some(0), Some(route)).headers_max), [Some(9), Some(7)]);
     for value in ["-1", "0", "1001", "\"many\""] {
         let report = Config::parse(&text(value), "test.toml", Path::new("/srv")).unwrap_err();
         assert_eq!(report.error_count(), 1, "{report}");

@@ -470,7 +470,7 @@ fn build_steps(
     if !access.admits_all() {
         steps.add(RouteStep::Access(RouteAccess(access)));
     }
-    if let Some(fields_max) = route.headers_max {
+    if let Some(fields_max) = settings.headers_max {
         steps.add(RouteStep::HeaderLimit(RouteHeaderLimit { fields_max: fields_max as usize }));
     }
     let cache = build_route_cache(plan, (site, index), core_context);

@@ -201,7 +201,7 @@ fn explain_guards(config: &Config, found: RouteId) -> Option<String> {
         ("`deny`", !settings.deny.is_empty()),
         ("`maintenance`", settings.maintenance.is_some()),
         ("`crawlers`", settings.crawlers.is_some()),
-        ("`header_limit`", route.headers_max.is_some()),
+        ("`header_limit`", settings.headers_max.is_some()),
         ("`limit`", !site.limit.is_empty() || !route.limit.is_empty()),
         ("`auth`", settings.auth.is_some()),
         ("`fault`", !route.faults.is_empty()),

@@ -95,6 +95,44 @@ fn header_fields_of_a_route_have_a_limit() {
 }
 
 #[test]
+fn header_limit_of_a_route_replaces_that_of_its_site() {
+    let rig = Rig::config(
+        small(),
+        r#"
+        [[site]]
+        header_limit = 4
+
+        [[site.route]]
+        path = "/less"
+        header_limit = 2
+        respond = "less"
+
+        [[site.route]]
+        path = "/more"
+        header_limit = 6
+        respond = "more"
+
+        [[site.route]]
+        path = "/inner/*"
+        internal = true
+        files = "www"
+
+        [[site.route]]
+        respond = "all"
+        "#,
+    );
+    let mut stream = rig.connect();
+    for (path, most) in [("/less", 2), ("/more", 6), ("/", 4)] {
+        for (count, status) in [(most, 200), (most + 1, 431)] {
+            let fields = "X: y\r\n".repeat(count - 1);
+            stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes()).unwrap();
+            read_answer(&mut stream).expect_status(status);
+        }
+    }
+    rig.ask("/inner/a", &"X: y\r\n".repeat(9)).expect_status(404);
+}
+
+#[test]
 fn bodies_have_a_limit() {
     let rig = Rig::config(
         small(),
