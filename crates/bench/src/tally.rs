@@ -32,7 +32,7 @@ impl TimeHistogram {
     /// Adds all values of `other`.
     pub fn add(&mut self, other: &TimeHistogram) {
         if let Some(other) = other.filled() {
-            self.histogram().add(other).expect("histograms of the same bounds add up");
+            self.histogram().add(other).expect("both histograms have the same bounds");
         }
     }
 

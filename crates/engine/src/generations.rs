@@ -27,7 +27,7 @@ pub struct Generations {
     cores: usize,
     /// Generations by age; the last one is in force.
     all: Mutex<Vec<Arc<ConfigGeneration>>>,
-    /// Number of times that a generation was closed.
+    /// Number of generations that were closed, so far.
     closed_count: AtomicU64,
 }
 

@@ -176,7 +176,7 @@ fn parse_whole_line(window: &[u8], start: usize) -> Option<(Field, usize)> {
     Some((Field { id, name, value }, end))
 }
 
-/// Returns the name before the first colon and its length, reading whole words: `None` for a long name and
+/// Returns the name before the first colon and its length. Reads 8 bytes at a time: `None` if the name is long, or
 /// near the end of the bytes.
 #[inline(always)]
 fn known_name(line: &[u8]) -> Option<(Name, usize)> {

@@ -195,14 +195,14 @@ struct Turn<'t, S> {
     engine: &'t Engine<S>,
     endpoint: &'t Rc<DatagramEndpoint>,
     settings: &'t RelaySettings,
-    /// Sessions that have begun in the place of others.
+    /// Number of sessions that have begun by replacing others.
     replaced: usize,
-    /// Whether a session has begun in a place of its own.
+    /// Whether a session has begun without replacing another.
     has_begun: bool,
 }
 
 impl<S: Service> Turn<'_, S> {
-    /// Passes joined datagrams of a sender on.
+    /// Relays datagrams of a sender, each of `stride` bytes, which the kernel has joined in `bytes`.
     fn pass_on(&mut self, meta: &RecvMeta, bytes: &[u8], stride: usize) {
         let mut from = DatagramSender { peer: meta.addr, local: meta.dst_ip, reported: None };
         let Some(proxies) = &self.settings.proxy_protocol else {

@@ -41,7 +41,7 @@ impl Exchange<'_> {
         matches!(self.state.interception, Interception::HeldBack(_))
     }
 
-    /// Sends the error page in place of the response that was held back.
+    /// Sends the error page in place of the error response of the handler, which was held back; nothing without one.
     ///
     /// # Errors
     /// See [`Exchange::write`].

@@ -40,7 +40,7 @@ pub enum SpanValue {
     Text(String),
     /// Unsigned integer.
     Number(u64),
-    /// Signed difference.
+    /// Signed integer, such as a change of memory.
     SignedNumber(i64),
 }
 

@@ -11,7 +11,7 @@ use crate::paths::matching_examples;
 /// Pattern of every script, with or without PATH_INFO.
 const SCRIPT_PATTERN: &str = r"~ \.php(?:/|$)";
 
-/// Representative paths of scripts.
+/// Paths of scripts that are tested against the patterns of locations.
 const SAMPLE_SCRIPTS: [&str; 2] = ["/verify.php", "/folder/verify.php"];
 
 /// Returns the `fastcgi_pass` of a location that runs scripts stored among static files.
