@@ -39,7 +39,7 @@ impl Shape for TemplateShape {
 }
 
 /// Parses a text in which `$name` or `${name}` is a variable and `$$` a dollar sign. `names` are the
-/// permitted variables of [`http::Variable::names`]; `own` are those that the configuration defines.
+/// permitted variables of [`http::Variable::names`]; `defined_variables` are those that the configuration defines.
 pub fn parse_template(
     text: &str,
     names: &[&str],
@@ -86,7 +86,8 @@ fn explain_fault(
             if let Some(remedy) = variable_hint(name, names) {
                 return InvalidValue::new(format!("there is no `${}` here", shorten(name)), remedy);
             }
-            let all = || defined_variables.names().chain(names.iter().copied());
+            let is_defined = |name: &&str| !names.contains(name);
+            let all = || defined_variables.names().filter(is_defined).chain(names.iter().copied());
             let message = match nearest_name(name, all()) {
                 Some(near) if !is_number(name) => format!("did you mean `${near}`?"),
                 _ => format!("there is no `${}` here", shorten(name)),
