@@ -20,11 +20,12 @@ directives! {
         /// lower case, without port), `$scheme`, `$method`, `$remote_addr` (or `$client_ip`), `$client_port`,
         /// `$remote_user` (the user that `auth` has verified), `$country` (with `[geo]`), `$request_id`, `$trace_id`,
         /// `$span_id`; of the client's TLS connection with this server, and empty without TLS: `$tls_version`,
-        /// `$tls_cipher` (the cipher suite), `$tls_server_name`, `$tls_client_verify`, `$tls_client_subject`,
-        /// `$tls_client_issuer`, `$tls_client_san`, `$tls_client_serial`, `$tls_client_fingerprint`; `$http_NAME` (a
-        /// field of the request, `_` for `-`; `$http_host` is the host with its port) and `$cookie_NAME`; the groups of
-        /// a regular expression in the route's path (`$1`, `$id`) and the maps of `[maps.NAME]`; `$$` is a dollar sign.
-        /// A variable means the same in every directive. A field whose variables are all empty is not sent.
+        /// `$tls_cipher` (the cipher suite), `$tls_resumed` (`true` if the session was resumed, otherwise `false`),
+        /// `$tls_server_name`, `$tls_client_verify`, `$tls_client_subject`, `$tls_client_issuer`, `$tls_client_san`,
+        /// `$tls_client_serial`, `$tls_client_fingerprint`; `$http_NAME` (a field of the request, `_` for `-`;
+        /// `$http_host` is the host with its port) and `$cookie_NAME`; the groups of a regular expression in the route's
+        /// path (`$1`, `$id`) and the maps of `[maps.NAME]`; `$$` is a dollar sign. A variable means the same in every
+        /// directive. A field whose variables are all empty is not sent.
         "set" set: Vec<(String, Template)> = {}, RULE_FIELDS;
         /// Fields to add to those of the same name. Values as in `set`.
         "add" add: Vec<(String, Template)> = {}, RULE_FIELDS;

@@ -54,4 +54,4 @@ pub use response::ResponseHead;
 pub use span::Span;
 pub use status::Status;
 pub use target::{Target, TargetForm};
-pub use template::{Template, TemplatePart, Variable};
+pub use template::{Template, TemplatePart, Variable, VariableKind};

@@ -12,7 +12,7 @@ pub enum LogVariable {
     ProxyAddr,
     /// `$target`: the request target as sent, bytes beyond ASCII percent-encoded.
     Target,
-    /// `$version`: `HTTP/1.1` and others.
+    /// `$version`: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0` or `HTTP/3.0`.
     Version,
     /// `$referer`: the `Referer` field.
     Referer,
@@ -58,8 +58,7 @@ pub enum LogVariable {
 
 impl LogVariable {
     /// Whether the variable's value is a number.
-    #[must_use]
-    pub fn is_number(self) -> bool {
+    pub(crate) fn is_number(self) -> bool {
         matches!(
             self,
             LogVariable::Status

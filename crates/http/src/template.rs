@@ -66,6 +66,17 @@ pub enum Variable {
     Custom(String),
 }
 
+/// Kind of a variable's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VariableKind {
+    /// Text.
+    Text,
+    /// A number in decimal digits, perhaps with decimals.
+    Number,
+    /// `true` or `false`.
+    Boolean,
+}
+
 /// A property of the client's TLS connection with this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsVariable {
@@ -73,6 +84,8 @@ pub enum TlsVariable {
     Version,
     /// `$tls_cipher`: the cipher suite by its OpenSSL name, which for TLS 1.3 is the IANA name.
     Cipher,
+    /// `$tls_resumed`: `true` if the session was resumed; `false` after a full handshake.
+    Resumed,
     /// `$tls_server_name`: the host that the client asked for (SNI).
     ServerName,
     /// `$tls_client_verify`: `SUCCESS` if the client has sent a valid certificate; `NONE` otherwise.
@@ -108,8 +121,8 @@ pub trait CustomVariables {
     }
 }
 
-/// Variables by name. The last two stand for every field and cookie.
-static VARIABLES_BY_NAME: [(&str, Variable); 53] = [
+/// Variables by name. `http_NAME` and `cookie_NAME` are those of every field and cookie.
+static VARIABLES_BY_NAME: [(&str, Variable); 54] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -154,6 +167,7 @@ static VARIABLES_BY_NAME: [(&str, Variable); 53] = [
     ("fault", Variable::Log(LogVariable::Fault)),
     ("tls_version", Variable::Tls(TlsVariable::Version)),
     ("tls_cipher", Variable::Tls(TlsVariable::Cipher)),
+    ("tls_resumed", Variable::Tls(TlsVariable::Resumed)),
     ("tls_server_name", Variable::Tls(TlsVariable::ServerName)),
     ("tls_client_verify", Variable::Tls(TlsVariable::ClientVerify)),
     ("tls_client_subject", Variable::Tls(TlsVariable::ClientSubject)),
@@ -181,6 +195,17 @@ impl Variable {
             return scan::is_token(cookie.as_bytes()).then(|| Variable::Cookie(cookie.into()));
         }
         VARIABLES_BY_NAME.iter().find(|(known, _)| *known == name).map(|(_, variable)| variable.clone())
+    }
+
+    /// Returns the kind of the variable's value.
+    #[must_use]
+    pub fn kind(&self) -> VariableKind {
+        match self {
+            Variable::Log(variable) if variable.is_number() => VariableKind::Number,
+            Variable::ClientPort => VariableKind::Number,
+            Variable::Tls(TlsVariable::Resumed) => VariableKind::Boolean,
+            _ => VariableKind::Text,
+        }
     }
 
     /// The variable's first name among [`Variable::names`]; `NAME` for variables that the configuration
@@ -385,7 +410,7 @@ impl Template {
         Template::parse_with(text, allowed, |_| false)
     }
 
-    /// Like [`Template::parse`]; `is_own` accepts the names of variables that the configuration defines.
+    /// Like [`Template::parse`]; `is_custom` accepts the names of variables that the configuration defines.
     ///
     /// # Errors
     /// The first error.

@@ -100,17 +100,35 @@ directives! {
     Log in "`[log]`" {
         /// The access log: `"off"`, `"combined"` (the format of Apache and nginx), `"json"` (one object a line),
         /// `"logfmt"`, `"ecs"` (JSON with the names of the Elastic Common Schema), or a text with variables, such as
-        /// `"$remote_addr $status $duration_ms \\"$method $uri\\" $request_id"`. Beside the variables of
-        /// `response_headers` these are `$time`, `$time_local`, `$proxy_addr`, `$target`, `$version`, `$referer`,
-        /// `$user_agent`, `$status`, `$body_bytes`, `$request_bytes`, `$duration_ms`, `$request_time` (in seconds),
-        /// `$first_byte_ms`, `$queue_ms`, `$connect_ms`, `$server_cpu_ms`, `$worker`, `$worker_cpu_ms`,
-        /// `$worker_memory_kib`, `$upstream`, `$upstream_ms`, `$attempts`, `$branch` (of a `split`), `$cache`,
-        /// `$reason` and `$fault`. What there is not is `-`. Quotes, backslashes, control characters and bytes beyond
-        /// ASCII in values stand as `\\xHH`.
+        /// `"$remote_addr $status $duration_ms \"$method $uri\" $request_id"`. These are the variables of
+        /// `response_headers`, and:
+        ///
+        /// | Variable | Value |
+        /// |---|---|
+        /// | `$time`, `$time_local` | end of the request, as RFC 3339 or `"combined"` writes it |
+        /// | `$proxy_addr` | the trusted proxy that sent the request |
+        /// | `$target` | the request target as sent |
+        /// | `$version` | `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0` or `HTTP/3.0` |
+        /// | `$referer`, `$user_agent` | these fields of the request |
+        /// | `$status` | status of the response; 499 if the client closed the connection before it |
+        /// | `$body_bytes`, `$request_bytes` | bytes of the response's content, and of the request's that were read |
+        /// | `$duration_ms`, `$request_time` | from the complete request head to the end of the response, in ms or s |
+        /// | `$first_byte_ms` | from the complete request head to the head of the response |
+        /// | `$queue_ms` | time in the queue for an upstream server or an application worker |
+        /// | `$connect_ms`, `$upstream_ms` | time to connect to upstream servers, and until the head of their response |
+        /// | `$upstream`, `$attempts` | the upstream server, and the number of attempts to reach one |
+        /// | `$server_cpu_ms`, `$worker_cpu_ms` | CPU time of this server, and of the worker, for the request |
+        /// | `$worker`, `$worker_memory_kib` | number of the worker, and change of its resident memory |
+        /// | `$branch`, `$cache` | branch of a `split`; result of the cache lookup |
+        /// | `$reason` | why this server generated an error response itself |
+        /// | `$fault` | why the request or its response ended early |
+        ///
+        /// A missing value is `-`. Quotes, backslashes, control characters and bytes beyond ASCII in values stand as
+        /// `\xHH`.
         "access" access: AccessLog = "off", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`: names of the variables of `access` other than maps, without `$`.
-        /// Fields without a value are left out: `"tls_cipher"`, the cipher suite of the client's connection, is absent without TLS.
-        "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
+        /// Fields without a value are left out, such as `"tls_cipher"` and `"tls_resumed"` without TLS.
+        "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault", "tls_resumed"], FIELDS;
         /// Parameters of queries, and of paths (`;name=value`), whose values are logged as `***`, in any case, in every
         /// variable that holds a query or a path.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
@@ -149,7 +167,7 @@ directives! {
         /// Format of the access log, as in `[log]`.
         "access" access: AccessLog = "json", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`, as in `[log]`.
-        "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault"], FIELDS;
+        "fields" fields: Vec<LogField> = ["time", "remote_addr", "remote_user", "proxy_addr", "method", "host", "target", "version", "referer", "user_agent", "status", "body_bytes", "request_bytes", "duration_ms", "first_byte_ms", "queue_ms", "connect_ms", "upstream", "upstream_ms", "attempts", "cache", "request_id", "trace_id", "reason", "fault", "tls_resumed"], FIELDS;
         /// Query parameters whose values are logged as `***`, besides those in `[log]`.
         "mask_query" mask_query: Vec<String> = [], PARAMETERS;
         /// Request fields of which `$http_NAME` is logged as `***`, besides those in `[log]`.
@@ -191,13 +209,13 @@ impl RequestLogs {
         RequestLogs { all: collect(&all), sites: sites.map(collect).collect() }
     }
 
-    /// Iterates over all of them.
+    /// Iterates over the logs of all requests, and then those of each site.
     pub fn iter(&self) -> impl Iterator<Item = &RequestLog> {
         self.all.iter().chain(self.sites.iter().flatten())
     }
 }
 
-/// Variables of logs: all but the one that belongs to a route's path.
+/// Variables of logs: all but `$rest`, which only a route's path has.
 fn log_variables() -> Vec<&'static str> {
     Variable::names().filter(|name| *name != "rest").collect()
 }
@@ -284,7 +302,8 @@ mod tests {
         assert!(matches!(log.access, AccessLog::Template(_)));
         assert_eq!(log.fields[0], ("status".to_owned(), Variable::Log(LogVariable::Status)));
         assert_eq!(log.fields[1].1, Variable::Field("x-a".into()));
-        assert_eq!(Log::default().fields.len(), 25);
+        assert_eq!(Log::default().fields.len(), 26);
+        assert_eq!(RequestLog::default().fields, Log::default().fields);
     }
 
     #[test]

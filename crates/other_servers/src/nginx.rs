@@ -649,6 +649,7 @@ const VARIABLES: &[ForeignDirective] = &[
     here(&["$server_protocol"], "`$version`"),
     here(&["$ssl_cipher"], "`$tls_cipher`"),
     here(&["$ssl_protocol"], "`$tls_version`"),
+    here(&["$ssl_session_reused"], "`$tls_resumed`: `true` or `false` in place of `r` and `.`"),
     here(&["$upstream_addr"], "`$upstream`"),
     here(&["$upstream_cache_status"], "`$cache`"),
     here(&["$upstream_connect_time"], "`$connect_ms`"),

@@ -25,6 +25,7 @@ pub const VARIABLES: &[&str] = &[
     "country",
     "tls_version",
     "tls_cipher",
+    "tls_resumed",
     "tls_server_name",
     "tls_client_verify",
     "tls_client_subject",
@@ -139,6 +140,19 @@ pub fn parse_media_type(text: &str) -> Result<String, InvalidValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::Variable;
+
+    #[test]
+    fn header_values_may_contain_what_is_known_before_the_response() {
+        let of_places = ["rest", "upstream"];
+        let is_known = |name: &&str| !matches!(Variable::named(name), Some(Variable::Log(_)));
+        let mut known: Vec<&str> =
+            Variable::names().filter(is_known).filter(|name| !of_places.contains(name)).collect();
+        let mut listed = VARIABLES.to_vec();
+        known.sort_unstable();
+        listed.sort_unstable();
+        assert_eq!(listed, known);
+    }
 
     #[test]
     fn header_names_and_values_are_validated() {

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use crate::certified::{self, GET, LISTEN, s_client};
 use crate::origin::{Origin, answer};
-use crate::rig::{Folder, Rig, eventually, nobody};
+use crate::rig::{Folder, Rig, eventually, komainu, nobody, text};
 
 /// Lines of a log once there are `count` of them.
 fn log_lines(rig: &Rig, name: &str, count: usize) -> Vec<String> {
@@ -255,4 +255,62 @@ fn logged_cipher_suite_is_that_of_the_connection_if_any() {
     rig.get("/").expect(200, "a");
     rig.send("nonsense\r\n\r\n").expect_status(400);
     assert_eq!(log_lines(&rig, "access.log", 2), ["{\"status\":200}", "{\"status\":400}"]);
+}
+
+#[test]
+fn resumed_tls_sessions_are_logged_over_every_version_of_http() {
+    let log = r#"
+        [log]
+        access = "json"
+        file = "access.log"
+        [[logs]]
+        access = "$version $tls_resumed"
+        file = "text.log"
+        [[route]]
+        respond = "a"
+    "#;
+    let folder = Folder::new();
+    folder.certify();
+    let certificate = "tls.default = { certificate = \"cert.pem\", key = \"key.pem\" }";
+    let rig = certified::start(folder, &format!("{LISTEN}{certificate}{log}"));
+    let (url, json) = (format!("https://{}/", rig.listens), rig.folder.at("bench.json"));
+    let json = json.to_str().unwrap();
+    // Each request has a connection of its own; the client states how many of them have resumed a session.
+    let bench = |options: &str| {
+        let mut command = komainu();
+        command.args(["bench", "-n", "20", "-c", "1", "-t", "1", "--no-keepalive", "-k", "--json", json]);
+        let done = command.args(options.split_whitespace()).arg(&url).output().unwrap();
+        assert!(done.status.success(), "{options}: {}", text(&done.stderr));
+        let kept: serde_json::Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+        ["full", "resumed"].map(|kind| kept["tls"][kind].as_u64().unwrap() as usize)
+    };
+    let mut seen = 0;
+    for (version, options) in [
+        ("HTTP/1.1", "--tls-version 1.3"),
+        ("HTTP/1.1", "--tls-version 1.2"),
+        ("HTTP/2.0", "--http2"),
+        ("HTTP/3.0", "--http3"),
+    ] {
+        for (more, resumes) in [("", true), (" --no-resumption", false)] {
+            let options = format!("{options}{more}");
+            let [full, resumed] = bench(&options);
+            assert_eq!((full + resumed, resumed > 0), (20, resumes), "{options}");
+            let lines = log_lines(&rig, "access.log", seen + 20).split_off(seen);
+            let lines: Vec<serde_json::Value> =
+                lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let logged = |value: bool| lines.iter().filter(|line| line["tls_resumed"] == value).count();
+            assert_eq!([logged(false), logged(true)], [full, resumed], "{options}: {lines:?}");
+            assert!(lines.iter().all(|line| line["version"] == version), "{options}: {lines:?}");
+            let texts = log_lines(&rig, "text.log", seen + 20).split_off(seen);
+            let line = format!("{version} true");
+            assert_eq!(texts.iter().filter(|text| **text == line).count(), resumed, "{options}: {texts:?}");
+            seen += 20;
+        }
+    }
+
+    // `Rig::config` would speak TLS where the tests run through it.
+    let rig = certified::start(Folder::new(), &format!("listen = \"127.0.0.1:0\"{log}"));
+    rig.get("/").expect(200, "a");
+    assert!(!log_lines(&rig, "access.log", 1)[0].contains("tls_resumed"));
+    assert_eq!(log_lines(&rig, "text.log", 1), ["HTTP/1.1 -"]);
 }

@@ -1,6 +1,6 @@
 //! Formats of access log lines, with the literal text before each field.
 
-use http::{LogVariable, TemplatePart, Variable};
+use http::{LogVariable, TemplatePart, Variable, VariableKind};
 
 use super::escape::json_escaped;
 use crate::directives::{AccessLog, LogField, RequestLog};
@@ -27,8 +27,10 @@ pub(super) struct LineField {
 /// Encoding of a value in a line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ValueKind {
+    /// Text, with quotes in JSON.
     Text,
-    Number,
+    /// A number, `true` or `false`: without quotes in JSON.
+    Bare,
     /// Milliseconds, written as whole nanoseconds.
     Nanoseconds,
     /// `HTTP/1.1` without the name of the protocol.
@@ -70,7 +72,6 @@ impl LineFormat {
                     match field.variable {
                         Variable::Log(LogVariable::DurationMs) => field.kind = ValueKind::Nanoseconds,
                         Variable::Log(LogVariable::Version) => field.kind = ValueKind::Version,
-                        Variable::ClientPort => field.kind = ValueKind::Number,
                         _ => {}
                     }
                 }
@@ -88,12 +89,10 @@ impl LineFormat {
 
 impl LineField {
     fn new(start: String, variable: &Variable) -> LineField {
-        let is_number = match variable {
-            Variable::Log(variable) => variable.is_number(),
-            Variable::ClientPort => true,
-            _ => false,
+        let kind = match variable.kind() {
+            VariableKind::Text => ValueKind::Text,
+            VariableKind::Number | VariableKind::Boolean => ValueKind::Bare,
         };
-        let kind = if is_number { ValueKind::Number } else { ValueKind::Text };
         let is_plain = matches!(
             variable,
             Variable::Method

@@ -2,42 +2,33 @@
 //! semantic conventions for HTTP.
 
 use http::encode::write_decimal;
-use http::{LogVariable, Variable};
+use http::{LogVariable, Variable, VariableKind};
 
 use super::stream::{RelayedConnection, write_client};
 use super::{CoreAccessLog, LineFormat, LineRecord, json_escaped, thousandths};
 use crate::directives::Level;
 use crate::otlp_record::{now_ns, severity};
 
-/// Encoding of an attribute's value.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum AttributeKind {
-    Text,
-    Number,
-    /// `HTTP/1.1` without the name of the protocol.
-    Version,
-}
-
 /// Attributes and their variables. Empty ones are left out.
-const ATTRIBUTES: [(&str, Variable, AttributeKind); 18] = [
-    ("http.request.method", Variable::Method, AttributeKind::Text),
-    ("http.response.status_code", Variable::Log(LogVariable::Status), AttributeKind::Number),
-    ("http.request.body.size", Variable::Log(LogVariable::RequestBytes), AttributeKind::Number),
-    ("http.response.body.size", Variable::Log(LogVariable::BodyBytes), AttributeKind::Number),
-    ("url.path", Variable::Path, AttributeKind::Text),
-    ("url.query", Variable::Args, AttributeKind::Text),
-    ("url.scheme", Variable::Scheme, AttributeKind::Text),
-    ("server.address", Variable::Host, AttributeKind::Text),
-    ("client.address", Variable::RemoteAddr, AttributeKind::Text),
-    ("client.port", Variable::ClientPort, AttributeKind::Number),
-    ("user.name", Variable::RemoteUser, AttributeKind::Text),
-    ("network.protocol.version", Variable::Log(LogVariable::Version), AttributeKind::Version),
-    ("user_agent.original", Variable::Log(LogVariable::UserAgent), AttributeKind::Text),
-    ("komainu.reason", Variable::Log(LogVariable::Reason), AttributeKind::Text),
-    ("komainu.request_id", Variable::RequestId, AttributeKind::Text),
-    ("komainu.upstream", Variable::Upstream, AttributeKind::Text),
-    ("komainu.cache", Variable::Log(LogVariable::Cache), AttributeKind::Text),
-    ("komainu.fault", Variable::Log(LogVariable::Fault), AttributeKind::Text),
+const ATTRIBUTES: [(&str, Variable); 18] = [
+    ("http.request.method", Variable::Method),
+    ("http.response.status_code", Variable::Log(LogVariable::Status)),
+    ("http.request.body.size", Variable::Log(LogVariable::RequestBytes)),
+    ("http.response.body.size", Variable::Log(LogVariable::BodyBytes)),
+    ("url.path", Variable::Path),
+    ("url.query", Variable::Args),
+    ("url.scheme", Variable::Scheme),
+    ("server.address", Variable::Host),
+    ("client.address", Variable::RemoteAddr),
+    ("client.port", Variable::ClientPort),
+    ("user.name", Variable::RemoteUser),
+    ("network.protocol.version", Variable::Log(LogVariable::Version)),
+    ("user_agent.original", Variable::Log(LogVariable::UserAgent)),
+    ("komainu.reason", Variable::Log(LogVariable::Reason)),
+    ("komainu.request_id", Variable::RequestId),
+    ("komainu.upstream", Variable::Upstream),
+    ("komainu.cache", Variable::Log(LogVariable::Cache)),
+    ("komainu.fault", Variable::Log(LogVariable::Fault)),
 ];
 
 impl CoreAccessLog {
@@ -58,8 +49,8 @@ impl CoreAccessLog {
         out.extend_from_slice(b",{\"key\":\"http.server.request.duration\",\"value\":{\"doubleValue\":");
         thousandths(out, record.duration_us / 1_000);
         out.extend_from_slice(b"}}");
-        for (name, variable, written) in &ATTRIBUTES {
-            self.attribute(out, name, variable, *written, record);
+        for (name, variable) in &ATTRIBUTES {
+            self.attribute(out, name, variable, record);
         }
         out.push(b']');
         if let Some(trace) = record.request.as_ref().and_then(|request| request.ids().trace) {
@@ -72,25 +63,19 @@ impl CoreAccessLog {
         out.push(b'}');
     }
 
-    fn attribute(
-        &self,
-        out: &mut Vec<u8>,
-        name: &str,
-        variable: &Variable,
-        written: AttributeKind,
-        record: &LineRecord<'_>,
-    ) {
+    fn attribute(&self, out: &mut Vec<u8>, name: &str, variable: &Variable, record: &LineRecord<'_>) {
         let mut value = self.value.borrow_mut();
         value.clear();
         self.value(&mut value, variable, record);
-        let value = match written {
-            AttributeKind::Version => value.strip_prefix(b"HTTP/").unwrap_or(&value),
+        // The convention names the version without the protocol.
+        let value = match variable {
+            Variable::Log(LogVariable::Version) => value.strip_prefix(b"HTTP/").unwrap_or(&value),
             _ => &value,
         };
         if value.is_empty() {
             return;
         }
-        let kind = if written == AttributeKind::Number { "intValue" } else { "stringValue" };
+        let kind = if variable.kind() == VariableKind::Number { "intValue" } else { "stringValue" };
         write_attribute(out, name, kind, value);
     }
 

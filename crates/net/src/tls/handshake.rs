@@ -96,6 +96,13 @@ impl TlsValues for TlsSession {
         let text = match variable {
             TlsVariable::Version => self.version,
             TlsVariable::Cipher => self.cipher,
+            TlsVariable::Resumed => {
+                if self.is_resumed {
+                    "true"
+                } else {
+                    "false"
+                }
+            }
             TlsVariable::ServerName => self.server_name.as_deref().unwrap_or_default(),
             TlsVariable::ClientVerify => {
                 if info.is_some() {
@@ -134,7 +141,7 @@ pub(crate) struct TlsHandshake {
 pub(crate) const HELLO_BYTES_MAX: usize = 16 * 1024;
 /// Memory of a handshake without the client's certificates: both sides' first messages and the key exchange.
 const HANDSHAKE_BYTES: usize = 16 * 1024;
-/// Reason for refusing a longer one.
+/// Reason for refusing a ClientHello longer than [`HELLO_BYTES_MAX`].
 pub(crate) const HELLO_TOO_LONG: &str = "the first TLS message has more than 16 KiB";
 
 enum HandshakeState {
@@ -419,7 +426,11 @@ pub struct TlsAgreement {
 impl TlsAgreement {
     /// Returns the parameters of a connection whose handshake is complete.
     pub(crate) fn of(tls: &CommonState) -> TlsAgreement {
-        let kind = tls.handshake_kind();
+        let (is_resumed, is_retried) = match tls.handshake_kind() {
+            Some(HandshakeKind::Resumed) => (true, false),
+            Some(HandshakeKind::FullWithHelloRetryRequest) => (false, true),
+            Some(HandshakeKind::Full) | None => (false, false),
+        };
         TlsAgreement {
             version: match tls.protocol_version() {
                 Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
@@ -430,8 +441,8 @@ impl TlsAgreement {
                 .negotiated_key_exchange_group()
                 .and_then(|group| group.name().as_str())
                 .unwrap_or_default(),
-            is_resumed: kind == Some(HandshakeKind::Resumed),
-            is_retried: kind == Some(HandshakeKind::FullWithHelloRetryRequest),
+            is_resumed,
+            is_retried,
         }
     }
 }
