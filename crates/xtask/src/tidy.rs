@@ -16,6 +16,7 @@ pub(crate) mod foreign_directives;
 pub(crate) mod documents;
 pub(crate) mod links;
 pub(crate) mod attempts;
+pub(crate) mod cited_names;
 pub(crate) mod includes;
 
 use std::path::Path;
@@ -38,6 +39,7 @@ pub(crate) fn run(root: &Path) -> Fallible<ExitCode> {
         documents::check,
         links::check,
         attempts::check,
+        cited_names::check,
         includes::check,
     ];
     for rule in rules {

@@ -17,29 +17,22 @@ struct SharedName {
 }
 
 const SHARED_NAMES: &[SharedName] = &[
-    SharedName { name: "Options", reason: "the settings of a crate, which `komainu::assemble` writes" },
+    SharedName { name: "Options", reason: "the settings of a crate, which `komainu::assemble` fills in" },
     SharedName {
         name: "ErrorPages",
-        reason: "the setting (`config`), and what makes the pages of it (`net`)",
+        reason: "the table of `config`, and the trait of `net` that renders pages",
     },
+    SharedName { name: "Frame", reason: "a frame of a worker's pipe, and of the test protocol of `net`" },
+    SharedName { name: "FrameKind", reason: "the kinds of both frames" },
     SharedName {
-        name: "Facts",
-        reason: "what is known of a machine (`bench`) and of a head (`http2`), for the same use: to decide once",
+        name: "Outcome",
+        reason: "the result of a request for the cache, and of a directive for `import`",
     },
-    SharedName {
-        name: "Frame",
-        reason: "a frame of a protocol: of a worker's pipe, and of the test protocol of `net`",
-    },
-    SharedName { name: "FrameKind", reason: "the kinds of those frames" },
-    SharedName { name: "Next", reason: "what comes next: for a worker (`ring`) and on a connection (`net`)" },
-    SharedName { name: "Opening", reason: "the beginning of a connection (`net`) and of a stream (`http2`)" },
-    SharedName { name: "Outcome", reason: "what became of a run (`bench`) and of a frame (`http2`)" },
-    SharedName { name: "Turns", reason: "whose turn it is: upstream servers (`proxy`) and streams (`net`)" },
     SharedName {
         name: "Upload",
-        reason: "a request body under way: to a worker, and in the test protocol of `net`",
+        reason: "a request body on its way to a worker, and in the test protocol of `net`",
     },
-    SharedName { name: "Limits", reason: "limits of a message's head (`http`) and of a connection (`net`)" },
+    SharedName { name: "Limits", reason: "limits of a message's head (`http`), and of connections (`net`)" },
 ];
 
 /// Returns all findings about type names used in two crates. Types declared by macros are not seen.
