@@ -54,9 +54,9 @@ directives! {
         /// A file with the keys, as JWKS (RFC 7517). It alone may have secrets (`"kty": "oct"`, at least 32 bytes).
         "jwks_file" jwks_file: Option<PathBuf> = absent("those of `jwks`"), Maybe(PathShape("a file"));
         /// Accepted issuers of tokens (`iss`).
-        "issuer" issuers: Vec<String> = absent("whoever has one of the keys"), NON_EMPTY_TEXTS;
+        "issuer" issuers: Vec<String> = absent("any issuer"), NON_EMPTY_TEXTS;
         /// The audience that tokens have to name (`aud`): one of these.
-        "audience" audiences: Vec<String> = absent("anyone, with a warning"), NON_EMPTY_TEXTS;
+        "audience" audiences: Vec<String> = absent("any audience, with a warning"), NON_EMPTY_TEXTS;
         /// Algorithms of signatures. `HS256` and the like need a `jwks_file` with secrets; `none` does not exist.
         "algorithms" algorithms: Vec<&'static str> = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"], ALGORITHMS;
         /// Maximum difference between the clocks of the issuer and this server.

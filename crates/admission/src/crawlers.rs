@@ -44,7 +44,7 @@ pub fn policy() -> impl Shape<Out = Option<Option<Crawlers>>> {
 
 directives! {
     /// Crawlers: which are refused, by name and by behaviour, and the contents of robots.txt. A list of names
-    /// stands for `deny`.
+    /// is shorthand for `deny`.
     ///
     /// ```toml
     /// [[site]]
@@ -78,7 +78,7 @@ directives! {
         /// Rate of different pages per network, such as `"120/m"`; beyond it, requests get 429. A page opened
         /// again in that time is not counted again. Each style sheet, script, image and font that is loaded
         /// gives one page back: browsers load those, crawlers seldom do.
-        "pages" pages: Option<Rate> = absent("as many as they like"), Maybe(RATE);
+        "pages" pages: Option<Rate> = absent("unlimited"), Maybe(RATE);
         /// Bits of an IPv4 address that are one network.
         "ipv4_prefix" ipv4_prefix: u8 = 24, Count { min: 8, max: 32 };
         /// Bits of an IPv6 address that are one network.

@@ -63,7 +63,7 @@ pub fn limits() -> impl Shape<Out = Vec<RateLimit>> {
 
 directives! {
     /// A limit on the request rate of a client, or on its concurrent requests; `key` selects another key than
-    /// the client. A rate alone stands for `rate`. A list is several limits, all of which a request must
+    /// the client. A rate alone is shorthand for `rate`. A list is several limits, all of which a request must
     /// meet.
     ///
     /// ```toml
@@ -92,7 +92,7 @@ directives! {
         /// count as long as they are open.
         "concurrent" concurrent: Option<u32> = absent("none: `rate` is the limit"), Maybe(Count { min: 1, max: COUNT_MAX });
         /// Requests beyond the rate that pass at once after a silence.
-        "burst" burst: Option<u32> = absent("the number of `rate` less one, so that so many pass at once"),
+        "burst" burst: Option<u32> = absent("one less than the number in `rate`"),
             Maybe(Count { min: 0, max: COUNT_MAX });
         /// Key by which requests are counted: `"client"` (its address, or its network: see `ipv6_prefix`),
         /// `"header:NAME"`, `"cookie:NAME"`, `"query:NAME"`, `"path"`, `"host"`, or `"all"` for one count of

@@ -18,7 +18,7 @@ pub fn policy() -> impl Shape<Out = Option<Option<Maintenance>>> {
 }
 
 directives! {
-    /// Maintenance mode: requests are answered 503 with `Retry-After` and a page. A page alone stands for
+    /// Maintenance mode: requests are answered 503 with `Retry-After` and a page. A page alone is shorthand for
     /// `page`; `true` is the server's own page; `false` in a site exempts it from the server's maintenance
     /// mode.
     ///

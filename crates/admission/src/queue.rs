@@ -12,7 +12,7 @@ pub fn queue() -> impl Shape<Out = Option<RequestQueue>> {
 
 directives! {
     /// A queue in front of the route's handler, which limits the number of concurrent requests in it. A
-    /// number alone stands for `active`.
+    /// number alone is shorthand for `active`.
     ///
     /// ```toml
     /// [[route]]

@@ -92,7 +92,7 @@ directives! {
     }
     also {
         /// A PHP application: the folder of its scripts and files, or its front script (`"public/index.php"`). A text alone
-        /// stands for `root`.
+        /// is shorthand for `root`.
         "php" absent("no PHP application") = brief::<PhpApp>("root") => |app, php| app.kind = Some(AppKind::Php(php));
         /// A native handler: a shared object, in C or in another language that supports the ABI of `komainu_handler.h`.
         "handler" absent("no native handler") = PathShape("a shared object") => |app, file| app.kind = Some(AppKind::Native(file));
@@ -111,7 +111,7 @@ directives! {
         "threads" threads: u32 = 1, Count { min: 1, max: 256 };
         /// Requests that one worker runs at once in its event loop. For ASGI.
         "concurrency" concurrency: u32 = 1000, Count { min: 1, max: 10_000 };
-        /// Whether an ASGI application has a lifespan. `on`: a worker does not start if the lifespan fails or is not
+        /// Lifespan of an ASGI application. `on`: a worker does not start if the lifespan fails or is not
         /// supported. `auto`: the worker serves without it. `off`: there is no lifespan.
         "lifespan" lifespan: Lifespan = "auto",
             Word(&[("auto", Lifespan::Auto), ("on", Lifespan::On), ("off", Lifespan::Off)]);
@@ -275,7 +275,7 @@ impl AppSettings {
     }
 }
 
-/// Whether an ASGI application has a lifespan.
+/// Treatment of the lifespan of an ASGI application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifespan {
     /// Used if the application supports it.
@@ -401,7 +401,7 @@ impl AppLimits {
 }
 
 directives! {
-    /// Lets an application answer. A name alone stands for `name`.
+    /// Lets an application answer. A name alone is shorthand for `name`.
     ///
     /// ```toml
     /// [[route]]

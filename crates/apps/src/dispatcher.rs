@@ -130,7 +130,7 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Creates the dispatcher of core `index` of `cores`; called once, on that core.
+    /// Creates the dispatcher of core `index`; called once, on that core.
     pub(crate) fn new(
         core: &Core,
         generation: Arc<Generation>,
@@ -491,8 +491,8 @@ impl Dispatcher {
         }
     }
 
-    /// Ends the requests of a dead worker. A request whose worker ended `by_itself` is not retried, because
-    /// it probably caused that.
+    /// Ends the requests of a dead worker. If the worker has `called_exit`, its requests are not retried, because
+    /// one of them probably caused that.
     pub(crate) fn worker_died(&self, place: usize, worker_slots: std::ops::Range<usize>, called_exit: bool) {
         for worker_slot in worker_slots {
             let lost = self.server.borrow_mut().worker_died(WorkerSlot(worker_slot));

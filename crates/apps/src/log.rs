@@ -79,7 +79,7 @@ pub(crate) struct OutputLines {
 }
 
 impl OutputLines {
-    /// Adds bytes; `each` is called for every complete line.
+    /// Adds bytes; `on_line` is called for every complete line.
     pub(crate) fn feed(&mut self, bytes: &[u8], now: Instant, mut on_line: impl FnMut(&[u8])) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             match piece.strip_suffix(b"\n") {

@@ -76,7 +76,7 @@ impl Orphans {
         members.take(NAMED_MAX).collect::<Vec<_>>().join(", ")
     }
 
-    /// Reaps ended processes that have left their group by setpgid(2) or setsid(2). Calls `each` for all of
+    /// Reaps ended processes that have left their group by setpgid(2) or setsid(2). Calls `on_exit` for all of
     /// them, because one may be a worker.
     pub fn reap_strays(mut on_exit: impl FnMut(Pid, WaitStatus)) {
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
@@ -123,7 +123,7 @@ impl Orphans {
         }
     }
 
-    /// Reaps ended processes; calls `each` for all of them, because one may be a worker.
+    /// Reaps ended processes; calls `on_exit` for all of them, because one may be a worker.
     pub fn reap(&mut self, mut on_exit: impl FnMut(Pid, WaitStatus)) {
         self.0.retain(|group| {
             loop {

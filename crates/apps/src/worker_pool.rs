@@ -182,7 +182,7 @@ impl WorkerPool {
         self.prototype.is_none() && self.workers().next().is_none()
     }
 
-    /// Passes each process whose descriptors are to be watched to `each`, with its role.
+    /// Calls `visit` with each process whose descriptors the supervisor watches, and its role.
     pub(crate) fn for_each_watched<'c>(&'c self, mut visit: impl FnMut(ProcessRole, &'c ChildProcess)) {
         if let Some(prototype) = &self.prototype {
             visit(ProcessRole::Prototype, &prototype.child);

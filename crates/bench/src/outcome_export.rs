@@ -89,7 +89,7 @@ fn server_json(usage: &ServerUsage) -> Value {
         "before": memory(&usage.before), "after": memory(&usage.after), "series": series })
 }
 
-/// Formats the runs as CSV, one per line; `names` identify them.
+/// Formats the runs as CSV, one per line, after its name.
 #[must_use]
 pub fn outcome_csv(runs: &[(String, &BenchOutcome)]) -> String {
     let mut text = String::from("run,what,unix_s,seconds");

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use rustix::process::{Resource, getrlimit};
 
-/// Minimum size of a content in the file, in bytes. Copying a smaller one costs less than two more system
+/// Minimum size of content that is kept in the file, in bytes. Copying less costs less than two more system
 /// calls.
 pub const FILED_BYTES_MIN: u64 = 128 * 1024;
 /// Page size: the memory of a file is allocated in units of this size.

@@ -270,8 +270,8 @@ impl Object {
         self.fields.first(b"etag").is_some() || self.fields.first(b"last-modified").is_some()
     }
 
-    /// Returns the fields after a 304 with the fields `update` (RFC 9111 section 3.2). Without a `Date` in the
-    /// 304 they have none, so that the time of its receipt counts (RFC 9110 section 6.6.1).
+    /// Returns the stored fields, updated by those of a 304 (RFC 9111 section 3.2). If the 304 has no `Date`, they
+    /// have none, so that the time of its receipt counts (RFC 9110 section 6.6.1).
     #[must_use]
     pub fn updated_fields(&self, update: &Fields) -> Fields {
         let keeps = |name: &[u8]| {

@@ -48,7 +48,7 @@ directives! {
         /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
         "set_cookie" stores_cookies: bool = false, Flag;
         /// Clients that may purge by HTTP, with the method `PURGE`.
-        "purge" purge: Option<CachePurge> = absent("nobody: the method has no meaning here, and such requests are passed on"),
+        "purge" purge: Option<CachePurge> = absent("nobody: such requests are passed on"),
             Maybe(table());
         /// Rules, in order: exceptions for some requests and responses. See `[[route.cache.rule]]`.
         "rule" rules: Vec<CacheRule> = [], List(table());

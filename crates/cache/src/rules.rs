@@ -160,7 +160,7 @@ directives! {
         });
         /// Parts of the cache key besides scheme, host and path.
         "key" key: Option<CacheKey> = absent("the whole query"), Maybe(table());
-        /// A response is stored once it has been asked for so many times.
+        /// Number of requests for a response before it is stored.
         "min_uses" min_uses: Option<u32> = absent("1"), Maybe(Count { min: 1, max: 1000 });
         /// Whether responses with `Set-Cookie` may be stored: everyone gets the cookie then.
         "set_cookie" stores_cookies: Option<bool> = absent("as `cache` has it"), Maybe(Flag);

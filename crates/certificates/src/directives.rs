@@ -97,7 +97,7 @@ directives! {
 }
 
 directives! {
-    /// A directory of an authority. A URL alone stands for `url`.
+    /// A directory of an authority. A URL alone is shorthand for `url`.
     AcmeDirectory in "`directory` of `[acme]`" {
         /// `"letsencrypt"`, `"letsencrypt-staging"`, or a URL.
         "url" url: String = required(""),

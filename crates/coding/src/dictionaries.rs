@@ -43,10 +43,10 @@ impl Default for DictionaryLimits {
     }
 }
 
-/// A content and its SHA-256. Clones share it.
+/// Bytes of a dictionary and their SHA-256. Clones share it.
 #[derive(Clone, Debug)]
 pub struct HashedContent {
-    /// The SHA-256 of the content.
+    /// SHA-256 of the bytes.
     pub hash: DictionaryHash,
     pieces: Arc<[Arc<[u8]>]>,
 }

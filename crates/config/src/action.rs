@@ -62,7 +62,7 @@ impl Action {
 }
 
 directives! {
-    /// A redirect. A target alone stands for `to`.
+    /// A redirect. A target alone is shorthand for `to`.
     Redirect in "`redirect`" {
         /// The target: a URL, or a path of this site. It may contain `$path`, `$rest` (what the final `*` of the
         /// route's path matched), `$query` (with its `?`; empty if there is none), `$args` (without the `?`), `$uri`
@@ -77,7 +77,7 @@ directives! {
 }
 
 directives! {
-    /// A fixed response. A text alone stands for `body`, a number alone for `status`.
+    /// A fixed response. A text alone is shorthand for `body`, a number alone for `status`.
     Respond in "`respond`", check respond_agrees {
         /// The status.
         "status" status: u16 = 200, Count { min: 200, max: 599 };
@@ -159,7 +159,7 @@ const SPLIT_COOKIE: &str = "komainu_split";
 const BRANCHES_MAX: usize = 64;
 
 directives! {
-    /// A release in parts: requests are split between branches, each with an action of its own. A list stands for `branches`.
+    /// A release in parts: requests are split between branches, each with an action of its own. A list is shorthand for `branches`.
     ///
     /// ```toml
     /// [[route]]

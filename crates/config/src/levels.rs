@@ -26,7 +26,7 @@ pub struct RouteSettings<'a> {
     pub body_timeout: Duration,
     /// Maximum time in which the client reads nothing of its response.
     pub write_timeout: Duration,
-    /// Whether requests with encoded slashes are answered.
+    /// Treatment of requests with encoded slashes.
     pub encoded_slashes: EncodedSlashes,
     /// Whether empty segments of paths are merged: the site's setting, because it applies before a route is chosen.
     pub merge_slashes: bool,

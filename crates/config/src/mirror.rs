@@ -26,8 +26,8 @@ pub(crate) fn faults() -> impl Shape<Out = Vec<InjectedFault>> {
 }
 
 directives! {
-    /// Copies of requests that are sent to other servers, whose responses are discarded. A URL alone stands
-    /// for `to`.
+    /// Copies of requests that are sent to other servers, whose responses are discarded. A URL alone is
+    /// shorthand for `to`.
     ///
     /// ```toml
     /// [[route]]
@@ -78,7 +78,7 @@ directives! {
         /// Time that the request is delayed before anything else is done.
         "delay" delay: Duration = "0s", Time { min: Duration::ZERO, max: Duration::from_secs(600) };
         /// The status that it is answered with.
-        "status" status: Option<u16> = absent("it is served"), Maybe(Count { min: 400, max: 599 });
+        "status" status: Option<u16> = absent("the request is served"), Maybe(Count { min: 400, max: 599 });
         /// Whether the connection is closed without a response; over HTTP/2, the stream is reset.
         "abort" abort: bool = false, Flag;
         /// Share of the requests that meet `when`: `"0%"` to `"100%"`.
@@ -109,7 +109,7 @@ fn fault_agrees(fault: &mut InjectedFault, node: &Node, check: &mut Checker) {
     }
 }
 
-/// At most so many faults.
+/// Reports a route with more than [`FAULTS_MAX`] faults.
 pub(crate) fn check_faults(node: &Node, check: &mut Checker) {
     if let Some(item) = node.items("fault").get(FAULTS_MAX) {
         check.error(&item.span, format!("more than {FAULTS_MAX} faults"), "one too many");

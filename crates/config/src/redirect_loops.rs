@@ -6,7 +6,7 @@ use settings::report::TextSpan;
 
 /// The most routes among which circles are looked for: each is compared with each.
 const LOOP_ROUTES_MAX: usize = 1_000;
-/// The longest circle that is found, in routes.
+/// Maximum length of a loop that is searched for, in routes.
 const LOOP_LEN_MAX: usize = 10;
 
 /// Warns of sites that redirect to their own host by the scheme that they speak.

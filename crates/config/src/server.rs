@@ -86,8 +86,8 @@ directives! {
         /// Clients whose responses have `Server-Timing`, by address. The field reveals which servers are
         /// behind this one, and the cost of requests.
         "server_timing" server_timing: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
-        /// Whether requests have an id, which upstream servers and applications get as `X-Request-Id`, and
-        /// which is `$request_id` in templates and in the access log. `"trusted"` uses the id that a trusted
+        /// Ids of requests. Upstream servers and applications get them as `X-Request-Id`; templates and the access log
+        /// have them as `$request_id`. `"trusted"` uses the id that a trusted
         /// proxy sends and makes a new one for all others; `"new"` makes one for every request; `"any"` uses
         /// the ids of all clients. Only ids of at most 128 letters, digits and `-_.~:+/=@` are used. With
         /// `"off"` there is no id, and the field is forwarded as any other.

@@ -97,13 +97,13 @@ directives! {
         "crawlers" crawlers: Option<Option<Crawlers>> = absent("as the server has it"), crawlers::policy();
         /// Rate limit of the site's routes, all together. See `limit` below. A route's own limits are applied
         /// after it.
-        "limit" limit: Vec<RateLimit> = absent("as often as they like"), limits::limits();
+        "limit" limit: Vec<RateLimit> = absent("unlimited"), limits::limits();
         /// Number of header fields of a request to the site's routes; those with more get 431. A route's own `header_limit`,
         /// larger or smaller, takes its place.
         "header_limit" headers_max: Option<u32> = absent("as many as `headers` of `[limits]`"), FIELD_COUNT;
         /// Rate at which each response is sent, such as `"1MiB/s"`, or a table. Upgraded connections are not
         /// limited.
-        "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as fast as clients read"), bandwidth::policy();
+        "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("unlimited"), bandwidth::policy();
         /// Origins whose pages may read the responses of the site's routes: `true` for all, without cookies,
         /// or a table.
         "cors" cors: Option<Option<Cors>> = absent("what upstream servers and applications say"), cors::policy();
@@ -277,14 +277,14 @@ directives! {
         "deny" deny: Vec<TrustedSource> = absent("none"), OneOrMore(SOURCE);
         /// Limit of the request rate per client, or per another key: a rate such as `"10/s"`, or a table, or
         /// a list of them. Requests beyond the limit get 429 with `Retry-After`.
-        "limit" limit: Vec<RateLimit> = absent("as often as they like"), limits::limits();
+        "limit" limit: Vec<RateLimit> = absent("unlimited"), limits::limits();
         /// Number of header fields of a request, instead of the site's; those with more get 431. `headers` of `[limits]` is checked
         /// before a route is chosen, so that a larger number has no effect. `Host` counts. Over HTTP/2 and HTTP/3, `:authority` counts as
         /// `Host`, the other pseudo-header fields do not count, and all `cookie` fields are one. Files of `internal` routes are not limited by it.
         "header_limit" headers_max: Option<u32> = absent("as the site has it"), FIELD_COUNT;
         /// Limit of concurrent requests in the route's handler, and of the number and time of those that
         /// wait: a number, or a table. Further requests get 503 with `Retry-After`.
-        "queue" queue: Option<RequestQueue> = absent("as many as come"), queue::queue();
+        "queue" queue: Option<RequestQueue> = absent("unlimited"), queue::queue();
         /// Rate at which each response is sent, instead of the site's setting; `false` for as fast as clients
         /// read.
         "bandwidth" bandwidth: Option<Option<BandwidthLimit>> = absent("as the site has it"), bandwidth::policy();

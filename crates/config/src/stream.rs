@@ -90,8 +90,9 @@ directives! {
         "proxy_protocol" proxy_protocol: Option<ProxyProtocol> = "off", PROXY_PROTOCOL;
         /// Timeouts.
         "timeouts" timeouts: StreamTimeouts = {}, table();
-        /// With UDP: the answers of a server to each datagram, after which the session ends. If a session ends by
-        /// `idle` without any answer, its server has failed. 0: none is awaited, and each datagram begins a session.
+        /// With UDP: the number of responses of a server to each datagram, after which the session ends. If a session ends
+        /// by `idle` without a response, its server has failed. With 0 each datagram begins a session, which does not
+        /// wait for a response.
         "responses" responses: Option<u32> = absent("not known: sessions end by `idle`"), Maybe(Count { min: 0, max: 1_000_000 });
         /// Conditions for ejecting a server that cannot be connected to, or with UDP is unreachable by ICMP, so that it
         /// gets no connections for a time. `false` ejects none.
@@ -119,7 +120,7 @@ directives! {
 }
 
 directives! {
-    /// An upstream server of a stream. An address alone stands for `address`.
+    /// An upstream server of a stream. An address alone is shorthand for `address`.
     StreamServer in "`to` of `[[stream]]`" {
         /// `"HOST:PORT"`, or `"unix:PATH"` for a Unix socket.
         "address" address: Origin = required(""), ServerAddressShape;

@@ -7,7 +7,7 @@ use shapes::network::{SOURCE, TrustedSource};
 
 directives! {
     /// Proxies in front of this server, such as a load balancer, that send the client's address. A list of networks
-    /// stands for `from`.
+    /// is shorthand for `from`.
     ///
     /// ```toml
     /// trusted_proxies = ["10.0.0.0/8", "2001:db8::/32"]

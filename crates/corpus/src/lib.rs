@@ -71,10 +71,10 @@ pub fn seeds(target: &str) -> Vec<Vec<u8>> {
     seeds
 }
 
-/// Calls `law` with each seed, and then with `mutations` mutated seeds; deterministic.
+/// Calls `property` with each seed, and then with `mutations` mutated seeds; deterministic.
 ///
 /// # Panics
-/// If `law` panics.
+/// If `property` panics.
 pub fn replay(seeds: &[Vec<u8>], mutations: usize, mut property: impl FnMut(&[u8])) {
     seeds.iter().for_each(|bytes| property(bytes));
     let mut random = seeded(&seeds.concat());

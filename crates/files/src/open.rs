@@ -47,7 +47,7 @@ pub enum RootChange {
     Unknown(io::Error),
 }
 
-/// Whether a call may block on a disk.
+/// Permission of a call to block on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockingMode {
     /// The call may use only cached data; otherwise it returns [`OpenError::WouldBlock`].

@@ -138,7 +138,7 @@ const TRIAL: Text<Template> = Text { what: "a path such as \"$path.html\"", pars
 const CHARSET: Text<String> = Text { what: "a character set such as \"utf-8\"", parse: parse_charset };
 
 directives! {
-    /// Serves files to GET and HEAD requests. A folder, or a list of folders, stands for `root`.
+    /// Serves files to GET and HEAD requests. A folder, or a list of folders, is shorthand for `root`.
     ///
     /// ```toml
     /// [[route]]

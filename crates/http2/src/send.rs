@@ -115,7 +115,7 @@ impl Machine {
         Ok((stream, writer))
     }
 
-    /// Whether a client can open another stream now.
+    /// Checks that a client can open another stream now.
     ///
     /// # Errors
     /// The reason, as a [`NoStream`].
@@ -373,7 +373,7 @@ impl Machine {
         matches!(self.shutdown, Shutdown::Final(_)) && self.streams.len() == 0
     }
 
-    /// Ends the connection immediately with a GOAWAY frame; later calls of `feed` fail.
+    /// Ends the connection immediately with a GOAWAY frame; later calls of `Machine::feed` fail.
     pub fn close(&mut self, code: ErrorCode, reason: &'static str) {
         self.fail(crate::error::ConnectionError::new(code, reason));
     }

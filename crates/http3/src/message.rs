@@ -59,11 +59,11 @@ pub struct MessageStream {
 /// The part of a message that has been received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Nothing, or interim responses.
+    /// Before the head: nothing, or interim responses.
     Head,
-    /// The head.
+    /// The head, and perhaps a part of the body.
     Body,
-    /// The trailers.
+    /// The whole message.
     Trailers,
 }
 

@@ -123,8 +123,8 @@ directives! {
         /// | `$reason` | why this server generated an error response itself |
         /// | `$fault` | why the request or its response ended early |
         ///
-        /// A missing value is `-`. Quotes, backslashes, control characters and bytes beyond ASCII in values stand as
-        /// `\xHH`.
+        /// A missing value is `-`. Quotes, backslashes, control characters and bytes beyond ASCII in values are
+        /// written as `\xHH`.
         "access" access: AccessLog = "off", AccessFormat;
         /// The fields of `"json"` and `"logfmt"`: names of the variables of `access` other than maps, without `$`.
         /// Fields without a value are left out, such as `"tls_cipher"` and `"tls_resumed"` without TLS.

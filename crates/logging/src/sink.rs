@@ -212,7 +212,7 @@ impl LogSink {
         let _ = self.commands.send(LogCommand::Lines(lines, severity, log));
     }
 
-    /// Returns an empty buffer of at least `room` bytes: a recycled one if possible.
+    /// Returns an empty buffer of at least `capacity` bytes: a recycled one if possible.
     pub(crate) fn buffer(&self, capacity: usize) -> Vec<u8> {
         let spare = self.counts.spare_buffers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         spare.filter(|spare| spare.capacity() >= capacity).unwrap_or_else(|| Vec::with_capacity(capacity))

@@ -35,7 +35,7 @@ pub fn policy() -> impl Shape<Out = Option<Option<BandwidthLimit>>> {
 }
 
 directives! {
-    /// Rate at which a response is sent. A rate alone stands for `rate`. `false` exempts a route of a site
+    /// Rate at which a response is sent. A rate alone is shorthand for `rate`. `false` exempts a route of a site
     /// that has a limit.
     ///
     /// ```toml

@@ -77,7 +77,7 @@ impl<P> Buffers<P> {
 }
 
 impl<P: Parser> Buffers<P> {
-    /// Returns at least `least` bytes of room to read into. If the buffer must grow, it gets `size` bytes.
+    /// Returns at least `bytes_min` bytes of room to read into. If the buffer must grow, it gets `size` bytes.
     pub fn room(&mut self, size: usize, bytes_min: usize) -> &mut [u8] {
         self.input.room(self.machine.referenced_bytes(), size, bytes_min)
     }

@@ -178,7 +178,7 @@ impl Conn {
         Client::direct(self.peer, secure)
     }
 
-    /// Returns the deadline `ms` milliseconds from now.
+    /// Returns the deadline that is `length` from now.
     pub(crate) fn after(&self, length: Millis) -> Moment {
         self.now() + length
     }

@@ -174,7 +174,7 @@ impl Exchange<'_> {
     }
 
     /// Copies up to `bytes_max` bytes of the request body while the handler reads it; they count as memory of
-    /// the request. `copied` is called at the end of the body, and dropped without a call if the handler does
+    /// the request. `callback` is called at the end of the body, and dropped without a call if the handler does
     /// not read that far.
     pub fn copy_body(&mut self, bytes_max: usize, callback: BodyCopyCallback) {
         let announced = match self.request().body() {

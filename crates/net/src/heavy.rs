@@ -18,7 +18,7 @@ pub(crate) const HEAVY_BYTES: usize = 64 * 1024;
 const CRITICAL_TIME_MAX: Millis = Millis(5_000);
 /// [`CRITICAL_TIME_MAX`] if another connection was closed within [`RECENT_TIME`].
 const CRITICAL_TIME_MAX_RECENT: Millis = Millis(300);
-/// Time after a close during which the shorter patience applies.
+/// Time after a close during which [`CRITICAL_TIME_MAX_RECENT`] applies.
 const RECENT_TIME: Millis = Millis(60_000);
 
 /// The connections of one core that hold at least [`HEAVY_BYTES`].

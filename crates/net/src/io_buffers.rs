@@ -80,7 +80,7 @@ impl InputBuffer {
         &mut self.bytes[self.end..]
     }
 
-    /// Returns at least `least` bytes of room behind the first `kept` bytes of the head, which are not moved.
+    /// Returns at least `bytes_min` bytes of room behind the first `kept` bytes of the head, which are not moved.
     /// If the buffer must grow, it gets `size` bytes behind those.
     pub fn room(&mut self, kept: usize, size: usize, bytes_min: usize) -> &mut [u8] {
         let from = self.start + kept;

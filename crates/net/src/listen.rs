@@ -251,7 +251,7 @@ impl fmt::Display for Listen {
 }
 
 directives! {
-    /// An address to listen on. An address alone stands for `address`.
+    /// An address to listen on. An address alone is shorthand for `address`.
     ///
     /// ```toml
     /// listen = ["127.0.0.1:8080", { address = ":80", proxy_protocol = ["10.0.0.0/8"] }]

@@ -70,7 +70,7 @@ pub(crate) enum ServedSocket {
     Relayed(RelayedSocket),
 }
 
-/// Whether and how a core stops accepting from a socket.
+/// Way in which a core stops accepting from a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClosingMode {
     No,

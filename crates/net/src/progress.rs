@@ -68,7 +68,7 @@ impl SendProgress {
     /// Waits for room, at most until progress should be checked again.
     ///
     /// # Errors
-    /// [`Fault::Timeout`] if the peer has accepted nothing for `patience`.
+    /// [`Fault::Timeout`] if the peer has accepted nothing for `stall_timeout`.
     pub async fn wait_for_room(&mut self, stream: &Stream, stall_timeout: Millis) -> Result<(), Fault> {
         let now = stream.core().now();
         let until = self.since(stream) + stall_timeout;

@@ -5,7 +5,7 @@
 pub struct ForeignDirective {
     /// Names, as the other server writes them; they may have arguments. A name in parentheses is a description.
     pub names: &'static [&'static str],
-    /// Block in which the names stand; empty if they mean the same everywhere.
+    /// Block in which the names are meant; empty if they mean the same everywhere.
     pub context: &'static str,
     /// Equivalent.
     pub ours: Ours,
@@ -13,7 +13,7 @@ pub struct ForeignDirective {
     pub page: &'static str,
     /// Text of the link to the page.
     pub subject: &'static str,
-    /// Whether a name stands for the directive of this server wherever it is found. Not so for words such as `status`,
+    /// Whether a name is the directive of this server wherever it is found. Not so for words such as `status`,
     /// for which `check` has no hint.
     pub is_distinct: bool,
 }

@@ -129,10 +129,10 @@ fn parse_header_name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
-/// Reads the text of a `headers_file`: a line `NAME: VALUE` for each field; empty lines, and those that begin with `#`, say nothing.
+/// Reads the text of a `headers_file`: a line `NAME: VALUE` for each field; empty lines, and those that begin with `#`, are ignored.
 ///
 /// # Errors
-/// What is wrong, with the number of the line; never what stands there.
+/// The fault, with the number of its line, but without the text of the line, which may be a secret.
 pub fn parse_header_lines(text: &str) -> Result<Vec<(String, String)>, Failure> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let mut fields = Vec::new();

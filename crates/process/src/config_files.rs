@@ -43,7 +43,7 @@ impl ConfigFiles {
         file.ok_or_else(|| io::Error::other("the supervisor sends no file"))
     }
 
-    /// Header fields of requests to a collector: those of the configuration (`own`), then those of `file`.
+    /// Header fields of requests to a collector: those of the configuration (`configured`), then those of `file`.
     /// `table` is the configuration table, for errors.
     ///
     /// # Errors

@@ -265,7 +265,7 @@ impl SupervisorLink {
         }
     }
 
-    /// Starts a thread that passes orders to `obey`, and a [`SupervisorOrder::Stop`] once the supervisor has
+    /// Starts a thread that passes orders to `handler`, and a [`SupervisorOrder::Stop`] once the supervisor has
     /// ended.
     ///
     /// # Errors

@@ -14,7 +14,7 @@ const ENV: Map<String, Text<String>> = Map {
 };
 
 directives! {
-    /// Runs a program for each request, by CGI (RFC 3875). A folder, or a single program, stands for `root`.
+    /// Runs a program for each request, by CGI (RFC 3875). A folder, or a single program, is shorthand for `root`.
     ///
     /// ```toml
     /// [[route]]

@@ -58,7 +58,7 @@ const DOMAINS: Map<String, Text<String>> =
     Map { what: "cookie domains", key: parse_domain, value: Text { what: "a domain", parse: parse_domain } };
 
 directives! {
-    /// Forwards requests to upstream servers. A URL, or a list of URLs, stands for `to`. Connections to upstream
+    /// Forwards requests to upstream servers. A URL, or a list of URLs, is shorthand for `to`. Connections to upstream
     /// servers are kept for further requests by default.
     ///
     /// ```toml
@@ -201,7 +201,7 @@ directives! {
 }
 
 directives! {
-    /// An upstream server. A URL alone stands for `url`.
+    /// An upstream server. A URL alone is shorthand for `url`.
     ///
     /// ```toml
     /// [[route]]

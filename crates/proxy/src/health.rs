@@ -31,7 +31,7 @@ pub struct Health {
     back_since: AtomicMoment,
 }
 
-/// Whether a server gets requests.
+/// Availability of a server for requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
     /// In service.
@@ -98,7 +98,7 @@ impl Health {
 
     /// Copies the health of the same server from before a reload: with `ejection` the failures and the
     /// ejection, with `checks` the results of health checks, and always the operator's order. A probe under
-    /// way reports only to `other`.
+    /// way reports only to `previous`.
     pub fn copy_from(&self, previous: &Health, ejection: bool, checks: bool) {
         if ejection {
             self.failures.store(previous.failures.load(Relaxed), Relaxed);

@@ -52,7 +52,7 @@ pub enum OriginScheme {
 impl OriginScheme {
     const ALL: [OriginScheme; 4] = [Self::Http, Self::Https, Self::H2c, Self::H3];
 
-    /// As URLs begin.
+    /// Returns the scheme as URLs have it.
     fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -89,7 +89,7 @@ pub enum CgiProtocol {
 impl CgiProtocol {
     const ALL: [CgiProtocol; 3] = [CgiProtocol::FastCgi, CgiProtocol::Uwsgi, CgiProtocol::Scgi];
 
-    /// As URLs begin.
+    /// Returns the scheme as URLs have it.
     pub fn name(self) -> &'static str {
         match self {
             Self::FastCgi => "fastcgi",

@@ -18,9 +18,9 @@ use crate::upstream_connection::IdleConnection;
 const STARVED_AFTER: Millis = Millis(10);
 /// Multiple of the usual response time: for a server that answers in 20 ms the wait is 90 ms.
 const STARVED_AFTER_FACTOR: u64 = 4;
-/// Maximum of this wait.
+/// Maximum of the wait that [`STARVED_AFTER`] and [`STARVED_AFTER_FACTOR`] give.
 const STARVED_AFTER_MAX: Millis = Millis(5_000);
-/// Maximum of this wait while there are idle connections: one of them may occupy the worker that the new
+/// Maximum of the same wait while there are idle connections: one of them may occupy the worker that the new
 /// connection needs, however long the server usually takes.
 const STARVED_AFTER_IDLE: Millis = Millis(100);
 /// Maximum rounds of closing idle connections for one new connection; the wait doubles each round.

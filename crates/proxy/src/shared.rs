@@ -185,7 +185,7 @@ impl GroupShared {
 }
 
 impl Upstream {
-    /// Keeps the weight that an operator has set for server `at` of the previous group, unless the configured
+    /// Keeps the weight that an operator has set for server `index` of `group`, the previous one, unless the configured
     /// weight has changed.
     pub(crate) fn resume_weight(&self, group: &GroupShared, index: usize) {
         if group.options.servers[index].weight == self.weight.load(Ordering::Relaxed) {

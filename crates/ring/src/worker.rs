@@ -132,7 +132,7 @@ impl Worker {
     }
 
     /// Prepares an event loop for sleeping: from now on news ring the eventfd, including new requests if
-    /// `wanted`. Returns `false`, without preparing, if there is a request to claim. Then check the held
+    /// `wants_requests`. Returns `false`, without preparing, if there is a request to claim. Then check the held
     /// requests once more, and sleep only if none has news.
     #[must_use]
     pub fn arm(&self, wants_requests: bool) -> bool {

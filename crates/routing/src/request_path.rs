@@ -52,7 +52,7 @@ impl RequestPath {
     }
 
     /// Makes the exchange show the path with empty segments to applications and upstream servers, if
-    /// `goes_as_sent` is set, and returns that path. `None` if the path stays as it is.
+    /// `preserves_empty_segments` is set, and returns that path. `None` if the path stays as it is.
     ///
     /// # Errors
     /// Those of [`RequestPath::of`].

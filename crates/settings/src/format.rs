@@ -8,7 +8,7 @@ const LINE_WIDTH_MAX: usize = 100;
 const INDENT: &str = "    ";
 
 /// A configuration file in the one way to write it: a blank line before each table, at most one between directives, no indentation,
-/// `key = value`, lists on one line where they fit. Lines whose `=` stand below each other keep that.
+/// `key = value`, lists on one line where they fit. Lines whose `=` are aligned stay aligned.
 ///
 /// # Errors
 /// What is no TOML, with its place.

@@ -15,7 +15,7 @@ pub type TextSpan = Range<usize>;
 /// Findings kept. After that, further ones are only counted.
 const FINDINGS_MAX: usize = 50;
 
-/// Whether a finding stops the server from starting.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// The configuration cannot be used.

@@ -1,4 +1,4 @@
-//! The names of sites.
+//! Hosts of sites: names, addresses, and wildcards.
 
 use settings::checker::InvalidValue;
 use std::fmt;

@@ -4,7 +4,7 @@ use settings::checker::InvalidValue;
 
 use crate::header::is_token_char;
 
-/// The shortest token, in characters: one that cannot be guessed.
+/// Minimum length of a token, in characters, so that it cannot be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 
 /// Parses a name that a `Set-Cookie` field may hold (RFC 6265 section 4.1.1).

@@ -88,12 +88,12 @@ impl PathPattern {
         &self.text
     }
 
-    /// True for a pattern that matches every path.
+    /// Whether the pattern matches every path.
     pub fn is_any(&self) -> bool {
         self.matcher == PathForm::Any
     }
 
-    /// The same, or for `/*`.
+    /// Whether the pattern matches every path, or every path below `/`.
     pub fn matches_whole_site(&self) -> bool {
         self.is_any() || self.as_str() == "/*"
     }

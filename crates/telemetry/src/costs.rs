@@ -30,7 +30,7 @@ impl CostPlan {
         CostPlan { timing_clients: shown_to, logged: logs.iter().map(logged).max().unwrap_or_default() }
     }
 
-    /// Decides what to measure for a request; `turn` counts the core's requests. `None` if nothing is
+    /// Decides what to measure for a request; `request_count` counts the core's requests. `None` if nothing is
     /// measured.
     pub fn begin(&self, exchange: &mut Exchange<'_>, request_count: &Cell<u32>) -> Option<Rc<CpuMeter>> {
         let mut measured = self.logged;

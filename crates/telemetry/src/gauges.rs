@@ -51,9 +51,9 @@ pub struct LimitMetrics {
     pub refused: u64,
     /// Requests that were delayed.
     pub delayed: u64,
-    /// Keys that were evicted from the full table.
+    /// Keys whose counts were dropped because there were too many.
     pub evicted: u64,
-    /// Bytes of the table.
+    /// Bytes of memory that the counts occupy.
     pub bytes: u64,
 }
 

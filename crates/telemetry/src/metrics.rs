@@ -239,13 +239,13 @@ impl Metrics {
         core
     }
 
-    /// Calls `see` with each set of labels and its counters on all cores.
+    /// Calls `visit` with each set of labels and its counters on all cores.
     pub fn for_each(&self, mut visit: impl FnMut(&RouteLabels, &[Arc<RouteCounters>])) {
         let registered = self.registered();
         registered.labels.iter().zip(&registered.counters).for_each(|(labels, cores)| visit(labels, cores));
     }
 
-    /// Calls `see` with each stream and server and its counters on all cores.
+    /// Calls `visit` with each stream and server and its counters on all cores.
     pub(crate) fn for_each_stream(&self, mut visit: impl FnMut(&StreamLabels, &[Arc<StreamCounters>])) {
         self.registered().streams.iter().for_each(|(labels, cores)| visit(labels, cores));
     }

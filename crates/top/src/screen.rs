@@ -15,7 +15,7 @@ use crate::view::{TopPage, ViewState, draw};
 const INTERVAL_MIN: Duration = Duration::from_millis(250);
 const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// Follows a server until `q` is pressed. `ask` returns the server's status.
+/// Follows a server until `q` is pressed. `fetch_status` returns the server's status.
 ///
 /// # Errors
 /// Fails if the first status cannot be read, or if the terminal fails.

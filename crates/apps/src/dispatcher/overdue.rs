@@ -81,7 +81,7 @@ impl OverdueRequests {
         });
     }
 
-    /// Calls `each` for all requests that are still held, with the remaining time.
+    /// Calls `visit` for all requests that are still held, with the remaining time.
     pub(super) fn for_each_held(
         &self,
         now: Moment,

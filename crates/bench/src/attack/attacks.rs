@@ -90,9 +90,10 @@ const fn http1(
     Attack { name, about, is_http2: false, connections, reads_responses: reads, pause_ms, turn }
 }
 
-/// Connections, reading, and pause of a flood, which sends as fast as possible.
+/// Settings of a flood, which sends as fast as possible: number of connections, whether they read responses, and
+/// the pause in milliseconds.
 const FLOOD_SETTINGS: (usize, bool, u64) = (4, true, 0);
-/// Connections, reading, and pause of an attack that occupies memory and reads nothing.
+/// The same settings of an attack that occupies memory and reads nothing.
 const HOLD_SETTINGS: (usize, bool, u64) = (50, false, 100);
 
 /// All attacks, beginning with those on HTTP/2.

@@ -43,7 +43,7 @@ impl Contexts {
         self.0 & other.0 != 0
     }
 
-    /// Returns the context of the directives in the block of `name`, which stands in this context.
+    /// Returns the context of the directives in the block of `name`, which is in this context.
     pub(crate) fn within(self, name: &str) -> Self {
         let is_in = |context: Self| self.includes(context);
         match name {

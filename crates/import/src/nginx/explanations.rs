@@ -42,7 +42,7 @@ enum DecidedProperty {
     Nothing,
     /// The response of the same location.
     SameLocation,
-    /// Whether the request is accepted or refused; does not matter if both servers decide alike.
+    /// The decision to accept or refuse the request; does not matter if both servers decide alike.
     Access,
     Field(String),
     UpstreamField(String),

@@ -44,7 +44,7 @@ pub(crate) enum Treatment {
     Block,
     /// Together with other directives: the function of the part takes it (`Translation::take`).
     Together(Part),
-    /// Not at all, wherever it stands; `other_servers` says why, and what to write.
+    /// Has no translation; `other_servers` says why, and what to write.
     Untranslated,
 }
 
@@ -85,7 +85,7 @@ impl AppliedDirective<'_> {
         TomlItem::Text(self.translation.resolve_path(self.first_arg()))
     }
 
-    /// Writes the duration in the first argument to a key of a table, clamped to `range` (milliseconds).
+    /// Writes the duration in the first argument to a key of a table, clamped to `min` and `max` (milliseconds).
     pub(crate) fn write_time(
         &self,
         section: &mut TomlSection,

@@ -26,7 +26,7 @@ pub struct DatagramRelayOptions {
 /// Reason why the relay of a session has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramEnd {
-    /// The server has answered each datagram as often as it is to.
+    /// The server has sent as many responses as are configured for each datagram.
     Answered,
     /// There was no datagram for the permitted time.
     Idle,

@@ -65,7 +65,7 @@ directives! {
 }
 
 directives! {
-    /// TLS of a site. A single `"auto"`, file or folder stands for `certificate` alone.
+    /// TLS of a site. `"auto"`, a file or a folder is shorthand for `{ certificate = … }`.
     ///
     /// ```toml
     /// listen = [":80", ":443"]
@@ -102,7 +102,7 @@ impl SiteTls {
 }
 
 directives! {
-    /// Client certificates. The file of the authority alone stands for `ca`.
+    /// Client certificates. The file of the authority alone is shorthand for `ca`.
     ///
     /// ```toml
     /// [[site]]

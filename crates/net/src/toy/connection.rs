@@ -124,7 +124,7 @@ impl ToyConnection {
         self.run_until(|it| it.responses.values().all(|got| got.ended || got.reset.is_some()))
     }
 
-    /// Sends and receives until `is_so` returns true.
+    /// Sends and receives until `is_done` returns true.
     ///
     /// # Errors
     /// Fails if the connection breaks or this takes too long.

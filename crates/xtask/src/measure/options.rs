@@ -51,7 +51,7 @@ impl MeasureOptions {
         Ok(options)
     }
 
-    /// Returns the number of rounds, or `own` if none was given.
+    /// Returns the number of rounds, or `default_rounds` if none was given.
     pub(crate) fn rounds_or(&self, default_rounds: usize) -> usize {
         self.rounds.unwrap_or(default_rounds)
     }
