@@ -63,7 +63,7 @@ static void load(const char *path) {
     if (!object)
         give_up(dlerror());
     if (!entry) {
-        snprintf(error, sizeof error, "%s is no handler: it has no komainu_entry (see komainu_handler.h)", path);
+        snprintf(error, sizeof error, "%s is not a handler: it has no komainu_entry (see komainu_handler.h)", path);
         give_up(error);
     }
     if (entry->abi != KOMAINU_HANDLER_ABI) {

@@ -87,7 +87,7 @@ static int status_in(const komainu_field *field) {
 
 static void skip_field(const sapi_header_struct *header) {
     char text[256];
-    snprintf(text, sizeof text, "this is no header field and was left out: %.*s",
+    snprintf(text, sizeof text, "this is not a header field and was left out: %.*s",
              (int)(header->header_len < 100 ? header->header_len : 100), header->header);
     log_message(text, LEVEL_WARNING);
 }

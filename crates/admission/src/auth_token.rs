@@ -118,7 +118,7 @@ fn jwt_agrees(jwt: &mut JwtAuth, node: &Node, check: &mut Checker) {
     {
         let title =
             format!("algorithms with a secret, and keys from a URL, in `{}`", check.directive_path_text());
-        let finding = check.error(&entry.value.span, title, "what is published is no secret");
+        let finding = check.error(&entry.value.span, title, "what is published is not a secret");
         finding.help("remove `HS256`, `HS384` and `HS512`, or give the secret in `jwks_file`");
     }
     if let Some(entry) = node.entry("algorithms").filter(|_| jwt.algorithms.is_empty()) {

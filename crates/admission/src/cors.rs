@@ -139,7 +139,7 @@ fn parse_origin(text: &str) -> Result<CorsOrigin, InvalidValue> {
 
 fn parse_method(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "*" => Err(InvalidValue::new("`*` is no method", "name the methods")),
+        "*" => Err(InvalidValue::new("`*` is not a method", "name the methods")),
         _ if text.is_empty() || !text.chars().all(is_token_char) => {
             Err(InvalidValue::new("this is not a method", "write a method such as \"GET\""))
         }
@@ -149,7 +149,9 @@ fn parse_method(text: &str) -> Result<String, InvalidValue> {
 
 fn parse_field_name(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "*" => Err(InvalidValue::new("`*` is no header name", "name the fields, or leave the directive out")),
+        "*" => {
+            Err(InvalidValue::new("`*` is not a header name", "name the fields, or leave the directive out"))
+        }
         _ => parse_name(text).map(|_| text.to_owned()),
     }
 }

@@ -132,7 +132,7 @@ fn check(hash: &str) -> Result<(), Failure> {
 
 fn check_bcrypt(hash: &str) -> Result<(), Failure> {
     let parts: bcrypt::HashParts =
-        hash.parse().map_err(|error| format!("is no valid hash of bcrypt: {error}"))?;
+        hash.parse().map_err(|error| format!("is not a valid hash of bcrypt: {error}"))?;
     match parts.get_cost() {
         4..=BCRYPT_COST_MAX => Ok(()),
         cost => Err(Failure::new(format!(
@@ -142,11 +142,11 @@ fn check_bcrypt(hash: &str) -> Result<(), Failure> {
 }
 
 fn check_argon2(hash: &str) -> Result<(), Failure> {
-    let invalid = |error: argon2::password_hash::Error| format!("is no valid hash of Argon2: {error}");
+    let invalid = |error: argon2::password_hash::Error| format!("is not a valid hash of Argon2: {error}");
     let parsed = PasswordHash::new(hash).map_err(invalid)?;
     Algorithm::try_from(parsed.algorithm).map_err(invalid)?;
     if parsed.hash.is_none() || parsed.salt.is_none() {
-        return Err("is no whole hash of Argon2".into());
+        return Err("is not a whole hash of Argon2".into());
     }
     let params = Params::try_from(&parsed).map_err(invalid)?;
     let is_small = params.m_cost() <= ARGON2_KIB_MAX
@@ -218,7 +218,7 @@ mod tests {
             ("alice", "this is not `NAME:HASH`"),
             (":x", "this is not `NAME:HASH`"),
             ("$2y$04$x", "this is not `NAME:HASH`"),
-            ("alice:$2y$10$short", "is no valid hash of bcrypt"),
+            ("alice:$2y$10$short", "is not a valid hash of bcrypt"),
             ("alice:$argon2id$v=19$m=64,t=1,p=1", "is no"),
             (
                 "alice:$argon2id$v=19$m=4194304,t=1,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc",

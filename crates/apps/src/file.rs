@@ -34,7 +34,7 @@ pub(crate) fn take_descriptor(
         file.map_err(|error| format!("descriptor {} of the worker cannot be had: {error}", part.fd))?;
     let stat = fstat(&file).map_err(Failure::new)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err("what the worker wants to be sent is no file".into());
+        return Err("what the worker wants to be sent is not a file".into());
     }
     match part.offset.checked_add(part.len) {
         Some(end) if end <= stat.st_size as u64 => Ok(file),

@@ -103,7 +103,7 @@ fn php_agrees(php: &mut PhpApp, node: &Node, check: &mut Checker) {
         let finding = check.error(
             &root.value.span,
             "`php` of an application with a server".to_owned(),
-            "this is no folder",
+            "this is not a folder",
         );
         finding.help("an application has PHP inside; for PHP-FPM write `php` beside `files` in a route");
         return;

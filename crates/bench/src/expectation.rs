@@ -47,7 +47,7 @@ impl Expectation {
         };
         let figure = Figure::find(name.trim()).ok_or_else(|| {
             let names: Vec<&str> = crate::figure::ALL_FIGURES.iter().map(|figure| figure.name).collect();
-            format!("{:?} is no figure; there are {}", name.trim(), names.join(", "))
+            format!("{:?} is not a figure; there are {}", name.trim(), names.join(", "))
         })?;
         let value = parse_number(figure.unit, value.trim())?;
         Ok(Expectation { text: text.trim().to_string(), figure, relation: order, value })
@@ -148,9 +148,9 @@ mod tests {
     fn invalid_expectations_are_reported() {
         for (text, what) in [
             ("p99", "looks like"),
-            ("p42 < 1ms", "is no figure"),
-            ("p99 < fast", "no time"),
-            ("rate > x", "no number"),
+            ("p42 < 1ms", "is not a figure"),
+            ("p99 < fast", "is not a time"),
+            ("rate > x", "is not a number"),
             ("p99 < 20", "20ms"),
             ("noise < 5", "5%"),
         ] {

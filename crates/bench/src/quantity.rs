@@ -19,11 +19,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, Failure> {
         "" | "s" => 1.0,
         "m" | "min" => 60.0,
         "h" => 3600.0,
-        _ => return Err(Failure::new(format!("{text:?} is no time: write 10s, 500ms, 2m or 1h"))),
+        _ => return Err(Failure::new(format!("{text:?} is not a time: write 10s, 500ms, 2m or 1h"))),
     };
     let number: f64 = number
         .parse()
-        .map_err(|_| Failure::new(format!("{text:?} is no time: write 10s, 500ms, 2m or 1h")))?;
+        .map_err(|_| Failure::new(format!("{text:?} is not a time: write 10s, 500ms, 2m or 1h")))?;
     Duration::try_from_secs_f64(number * factor)
         .map_err(|_| Failure::new(format!("{text:?} is too long a time")))
 }
@@ -42,7 +42,7 @@ pub fn count(text: &str) -> Result<f64, Failure> {
     };
     match number.parse::<f64>() {
         Ok(number) if number.is_finite() && number >= 0.0 => Ok(number * factor),
-        _ => Err(Failure::new(format!("{text:?} is no number: write 5000 or 5k"))),
+        _ => Err(Failure::new(format!("{text:?} is not a number: write 5000 or 5k"))),
     }
 }
 

@@ -110,7 +110,7 @@ pub fn render(
     if request.method.is_empty()
         || !request.method.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_!".contains(&b))
     {
-        return Err(Failure::new(format!("{:?} is no method", request.method)));
+        return Err(Failure::new(format!("{:?} is not a method", request.method)));
     }
     let mut fields = Fields::new();
     let mut push = |name: &str, value: &str| {

@@ -66,7 +66,7 @@ fn parse_request(line: &str, folder: &Path) -> Result<BenchRequest, Failure> {
     };
     if !method.bytes().all(|b| b.is_ascii_uppercase()) {
         return Err(Failure::new(format!(
-            "{method:?} is no method; spaces in a URL must be percent-encoded"
+            "{method:?} is not a method; spaces in a URL must be percent-encoded"
         )));
     }
     let body = match content.map(|content| (content, content.strip_prefix('<'))) {
@@ -127,7 +127,7 @@ mod tests {
         for (text, what) in [
             ("# only this", "no URL"),
             ("http://h/\n0 http://h/", "line 2: a weight"),
-            ("http://h/a b", "line 1: \"b\" is no method"),
+            ("http://h/a b", "line 1: \"b\" is not a method"),
             ("ftp://h/", "line 1"),
         ] {
             assert!(parse_list(text, Path::new(".")).unwrap_err().to_string().contains(what), "{text}");

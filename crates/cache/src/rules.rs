@@ -458,7 +458,7 @@ pub(crate) fn warn_of_shared_personal_pages(
         let finding =
             check.warning(&entry.key_span, title, "clients with a session get the pages of those without");
         finding.help("let them pass: `{ cookie = \"session\", bypass = true }` as a rule of its own, with your cookie's name");
-        finding.help("or name the cookies that pages depend on in `key = { cookie = [\"...\"] }`, or limit the rule by `path`, or by `type` to what is no page");
+        finding.help("or name the cookies that pages depend on in `key = { cookie = [\"...\"] }`, or limit the rule by `path`, or by `type` to what is not a page");
     }
 }
 

@@ -31,7 +31,7 @@ impl NamedRequest {
         let mut bytes = [b"GET ", target, b" HTTP/1.1\r\nHost: ", host, b"\r\n"].concat();
         for field in fields {
             if field.contains(['\r', '\n']) || !field.contains(':') {
-                return Err(Failure::new(format!("{field:?} is no header field: write \"Name: value\"")));
+                return Err(Failure::new(format!("{field:?} is not a header field: write \"Name: value\"")));
             }
             bytes.extend_from_slice(format!("{field}\r\n").as_bytes());
         }

@@ -218,7 +218,7 @@ fn acme_agrees(acme: &mut Acme, node: &Node, check: &mut Checker) {
 fn dns_address(text: &str) -> Result<DnsAddress, InvalidValue> {
     let wrong = || {
         InvalidValue::new(
-            "this is no address of a server",
+            "this is not an address of a server",
             "write \"ns1.example.com\", \"192.0.2.1:5353\" or \"[2001:db8::1]:53\"",
         )
     };
@@ -244,7 +244,7 @@ fn parse_directory(text: &str) -> Result<String, InvalidValue> {
     }
     let remedy = "write \"letsencrypt\", \"letsencrypt-staging\", or the URL of a directory, which begins with https://";
     let Some(rest) = text.strip_prefix("https://") else {
-        return Err(InvalidValue::new("this is no directory", remedy));
+        return Err(InvalidValue::new("this is not a directory", remedy));
     };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if !host.is_empty() && !host.contains('@') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -274,7 +274,7 @@ fn email(text: &str) -> Result<String, InvalidValue> {
     if is_address && is_plain {
         Ok(bare.to_owned())
     } else {
-        Err(InvalidValue::new("this is no e-mail address", "write one such as \"admin@example.com\""))
+        Err(InvalidValue::new("this is not an e-mail address", "write one such as \"admin@example.com\""))
     }
 }
 
@@ -283,7 +283,7 @@ fn profile(text: &str) -> Result<String, InvalidValue> {
     if !text.is_empty() && text.len() <= 100 && text.bytes().all(is_word) {
         Ok(text.to_owned())
     } else {
-        Err(InvalidValue::new("this is no profile", "write a word such as \"shortlived\""))
+        Err(InvalidValue::new("this is not a profile", "write a word such as \"shortlived\""))
     }
 }
 
@@ -299,7 +299,7 @@ fn word(text: &str) -> Result<String, InvalidValue> {
 fn base64(text: &str) -> Result<Vec<u8>, InvalidValue> {
     let wrong = || {
         InvalidValue::new(
-            "this is no key in base64url, or a very short one",
+            "this is not a key in base64url, or a very short one",
             "copy the key as the authority shows it",
         )
     };

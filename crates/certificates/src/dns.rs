@@ -41,7 +41,7 @@ impl DnsName {
         for label in text.strip_suffix('.').unwrap_or(text).split('.') {
             match u8::try_from(label.len()) {
                 Ok(len @ 1..=63) => wire.push(len),
-                _ => return Err(Failure::new(format!("{text:?} is no domain name"))),
+                _ => return Err(Failure::new(format!("{text:?} is not a domain name"))),
             }
             wire.extend(label.bytes().map(|byte| byte.to_ascii_lowercase()));
         }
@@ -49,7 +49,7 @@ impl DnsName {
         if wire.len() <= NAME_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic()) {
             Ok(DnsName(wire))
         } else {
-            Err(Failure::new(format!("{text:?} is no domain name")))
+            Err(Failure::new(format!("{text:?} is not a domain name")))
         }
     }
 

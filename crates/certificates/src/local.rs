@@ -131,7 +131,7 @@ pub(crate) fn verify_constrained(certificate: &CertificateDer<'_>) -> Result<(),
     }
     let constraint = found.basic_constraints().ok().flatten().map(|found| found.value);
     if !constraint.is_some_and(|found| found.ca && found.path_len_constraint == Some(0)) {
-        return Err("it is no authority, or may have others below it".into());
+        return Err("it is not an authority, or may have others below it".into());
     }
     let unlimited = || Failure::new("it may vouch for names of the internet");
     let limits =

@@ -284,7 +284,7 @@ pub fn files_exist(acme: &Acme) -> Result<(), Failure> {
         Ok(())
     } else {
         Err(Failure::new(format!(
-            "`[acme] dns_hook`: {} is no program: name one that exists, and make it executable (`chmod +x`)",
+            "`[acme] dns_hook`: {} is not a program: name one that exists, and make it executable (`chmod +x`)",
             program.display()
         )))
     }

@@ -222,7 +222,7 @@ impl StateFolder {
         let mut subjects = Vec::new();
         let entries = fs::read_dir(self.path.join(CERTIFICATES)).map_err(|error| {
             if error.kind() == io::ErrorKind::NotFound && self.path.is_dir() {
-                io::Error::new(error.kind(), "it is no state folder: it has no folder `certificates`")
+                io::Error::new(error.kind(), "it is not a state folder: it has no folder `certificates`")
             } else {
                 error
             }
@@ -271,7 +271,7 @@ impl StateFolder {
 
     pub(crate) fn write_token(&self, token: &str, response: &str) -> io::Result<()> {
         if !is_token(token) {
-            return Err(io::Error::other("the directory's token is no token (RFC 8555 section 8.1)"));
+            return Err(io::Error::other("the directory's token is not a token (RFC 8555 section 8.1)"));
         }
         self.write(&self.path.join(CHALLENGES).join(token), response.as_bytes())
     }

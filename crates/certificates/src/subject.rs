@@ -48,7 +48,7 @@ impl Subject {
         if name.len() <= 253 && labels.split('.').all(is_label) {
             Ok(Subject::Dns(name))
         } else {
-            Err(Failure::new(format!("{text:?} is no host name or IP address")))
+            Err(Failure::new(format!("{text:?} is not a host name or IP address")))
         }
     }
 

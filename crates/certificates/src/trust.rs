@@ -131,7 +131,7 @@ impl LocalRoot {
     /// # Errors
     /// There is no valid certificate of a local authority.
     pub fn parse(text: &[u8]) -> Result<LocalRoot, Failure> {
-        let certificate = CertificateDer::from_pem_slice(text).map_err(|_| "this is no certificate")?;
+        let certificate = CertificateDer::from_pem_slice(text).map_err(|_| "this is not a certificate")?;
         verify_constrained(&certificate)?;
         let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &certificate);
         let digest = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();

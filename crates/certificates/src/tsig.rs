@@ -40,7 +40,7 @@ impl TsigKey {
     /// # Errors
     /// Description of what is missing, invalid, or contradictory between the text and the arguments.
     pub fn parse(text: &[u8], name: Option<&str>, algorithm: Option<&str>) -> Result<TsigKey, Failure> {
-        let text = std::str::from_utf8(text).map_err(|_| "this is no text: write the secret in base64")?;
+        let text = std::str::from_utf8(text).map_err(|_| "this is not text: write the secret in base64")?;
         let words = words(text);
         let (secret, said_name, said_algorithm) = match words.as_slice() {
             [secret] => (secret.as_str(), None, None),
@@ -74,7 +74,7 @@ impl TsigKey {
         let (algorithm, _) = known.ok_or_else(|| {
             format!("the algorithm {algorithm:?} is not supported: make a key with `tsig-keygen -a hmac-sha256 NAME`")
         })?;
-        let secret = BASE64.decode(secret.as_bytes()).map_err(|_| "the secret is no base64")?;
+        let secret = BASE64.decode(secret.as_bytes()).map_err(|_| "the secret is not base64")?;
         if secret.len() < 16 {
             return Err("the secret is shorter than 16 bytes: make one with `tsig-keygen`".into());
         }

@@ -394,7 +394,10 @@ fn placeholder_fault(text: &str) -> Option<InvalidValue> {
             .to_owned(),
         here => format!("write `{here}`"),
     };
-    Some(InvalidValue::new(format!("`{}` is no variable here", &text[start..end]), remedy).within(start..end))
+    Some(
+        InvalidValue::new(format!("`{}` is not a variable here", &text[start..end]), remedy)
+            .within(start..end),
+    )
 }
 
 /// The target of a redirect: the characters that a Location field may contain (RFC 9110 section 10.2.2).

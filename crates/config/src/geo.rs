@@ -63,7 +63,7 @@ impl CountryPattern {
                 let upper = text.to_ascii_uppercase();
                 Err(InvalidValue::new("codes of countries are in upper case", format!("write \"{upper}\"")))
             }
-            _ => Err(InvalidValue::new("this is no code of a country", COUNTRY_REMEDY)),
+            _ => Err(InvalidValue::new("this is not a code of a country", COUNTRY_REMEDY)),
         }
     }
 }

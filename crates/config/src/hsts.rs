@@ -15,7 +15,7 @@ pub(crate) fn hsts(text: &str) -> Result<String, InvalidValue> {
         Ok(text.to_owned())
     } else {
         Err(InvalidValue::new(
-            "this is no value of Strict-Transport-Security",
+            "this is not a value of Strict-Transport-Security",
             "write \"max-age=SECONDS\", and \"; includeSubDomains\" or \"; preload\" behind it",
         ))
     }

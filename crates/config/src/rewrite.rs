@@ -54,7 +54,7 @@ fn parse_target(text: &str, defined_variables: &DefinedVariables) -> Result<Temp
         true => "for a URL, write `redirect`; for another server, `proxy`".to_owned(),
         false => format!("write \"/{text}\""),
     };
-    Err(InvalidValue::new("this is no path", remedy))
+    Err(InvalidValue::new("this is not a path", remedy))
 }
 
 /// Shape of a route: templates in it may use the captures of its path.

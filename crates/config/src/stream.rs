@@ -490,7 +490,7 @@ fn check_shared_with_sites(
     }
 }
 
-/// A name as clients ask for it by TLS (RFC 6066 section 3), which is no address.
+/// A name as clients ask for it by TLS (RFC 6066 section 3), which is not an address.
 fn parse_server_name(text: &str) -> Result<HostPattern, InvalidValue> {
     match text.parse::<IpAddr>() {
         Ok(_) => Err(InvalidValue::new(

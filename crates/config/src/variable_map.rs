@@ -180,7 +180,7 @@ pub fn check_variable_name(name: &str) -> Result<(), InvalidValue> {
         || !name.bytes().all(is_plain)
         || !name.starts_with(|c: char| c.is_ascii_alphabetic())
     {
-        return Err(InvalidValue::new("this is no name of a variable", REMEDY));
+        return Err(InvalidValue::new("this is not a name of a variable", REMEDY));
     }
     match Variable::named(name) {
         Some(_) => Err(InvalidValue::new(format!("`${name}` is a variable already"), "take another name")),
@@ -234,7 +234,7 @@ mod tests {
         for (text, part) in [
             ("[maps.host]\nof = \"$path\"", "variable already"),
             ("[maps.http_x]\nof = \"$path\"", "variable already"),
-            ("[maps.1a]\nof = \"$path\"", "no name"),
+            ("[maps.1a]\nof = \"$path\"", "not a name"),
             ("[maps.a]\nof = \"$b\"\n[maps.b]\nof = \"$path\"", "there is no `$b`"),
             ("[maps.a]\n", "`of` is missing"),
             ("[maps.a]\nof = \"$host\"\nvalues = { \"~ (\" = \"x\" }", "unclosed group"),

@@ -348,7 +348,7 @@ fn warn_of_unmarked_expressions(route: &Node, check: &mut Checker) {
                     value.starts_with('^') || value.starts_with("(?") || value.starts_with(".*");
                 if is_expression || has_class || has_group || (value.contains(".*") && value.ends_with('$')) {
                     let title = format!("`{}` is taken literally", shorten(value));
-                    let finding = check.warning(&entry.value.span, title, "this is no regular expression");
+                    let finding = check.warning(&entry.value.span, title, "this is not a regular expression");
                     finding.help(format!("a regular expression begins with `~`: `'~ {}'`", shorten(value)));
                 }
             }
@@ -446,7 +446,7 @@ fn warn_of_route(route: &Node, check: &mut Checker) {
     for path in route.one_or_more("path") {
         if let Some(part) = as_text(path).and_then(find_regex_syntax) {
             let title = format!("`{part}` is taken literally");
-            let finding = check.warning(&path.span, title, "this is no regular expression");
+            let finding = check.warning(&path.span, title, "this is not a regular expression");
             finding.help("a regular expression begins with `~`: `path = '~ ^/user/([0-9]+)$'`");
             continue;
         }

@@ -64,7 +64,7 @@ impl PathCandidate {
 
     fn of(template: &Template) -> io::Result<PathCandidate> {
         let invalid = || {
-            let why = format!("`{template}` is no path below the root");
+            let why = format!("`{template}` is not a path below the root");
             io::Error::new(io::ErrorKind::InvalidInput, why)
         };
         let mut pieces = vec![String::new()];
@@ -87,7 +87,7 @@ impl PathCandidate {
 
     fn fixed(path: &str) -> io::Result<PathCandidate> {
         if !path.starts_with('/') || !is_below_root(path) {
-            let why = format!("`{path}` is no path below the root");
+            let why = format!("`{path}` is not a path below the root");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         Ok(PathCandidate::Fixed { path: path.into(), key: [b"\0", path.as_bytes()].concat() })

@@ -273,7 +273,7 @@ fn extension(text: &str) -> Result<String, InvalidValue> {
             Err(InvalidValue::new("an extension is written without its dot", format!("write `{rest}`")))
         }
         None if text.is_empty() || text.contains(['/', '\0', '.']) => Err(InvalidValue::new(
-            "this is no extension",
+            "this is not an extension",
             "write what follows the last dot of a name, or \"*\"",
         )),
         None => Ok(text.to_ascii_lowercase()),

@@ -16,7 +16,7 @@ pub fn read(path: &std::path::Path) -> Result<Vec<(String, String)>, Failure> {
         |error: std::io::Error| format!("--env-file {shown}: {error}; it takes a file of NAME=VALUE lines");
     if std::fs::metadata(path).map_err(reported)?.len() > BYTES_MAX {
         return Err(Failure::new(format!(
-            "--env-file {shown}: this is no file of variables: it is larger than 1 MiB"
+            "--env-file {shown}: this is not a file of variables: it is larger than 1 MiB"
         )));
     }
     let text = std::fs::read_to_string(path).map_err(reported)?;

@@ -17,7 +17,7 @@ const LINKS_MAX: usize = 8;
 /// directory; `user` is the application's user, if that is not the user of this process.
 ///
 /// # Errors
-/// The configured directory is no virtual environment, or `user` cannot enter the only one found; with the
+/// The configured directory is not a virtual environment, or `user` cannot enter the only one found; with the
 /// remedy.
 pub(crate) fn virtual_environment(
     app: &AppSettings,
@@ -61,7 +61,7 @@ fn active_environment(app: &AppSettings) -> Option<PathBuf> {
     std::env::var_os("VIRTUAL_ENV").map(PathBuf::from).filter(|_| app.virtualenv.is_none())
 }
 
-/// Explains why the active environment is skipped, if it is. This is no error, because the environment may be
+/// Explains why the active environment is skipped, if it is. This is not an error, because the environment may be
 /// intended for other programs.
 pub(crate) fn skip_reason(app: &AppSettings, user: Option<&Identity>) -> Option<String> {
     active_environment(app)

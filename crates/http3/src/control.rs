@@ -146,7 +146,7 @@ impl Connection {
 
     fn take_goaway(&mut self, last: u64) -> Result<ConnectionEvent, Http3Error> {
         if !self.is_server && !last.is_multiple_of(4) {
-            return Err(id_error("GOAWAY with a stream that is no request"));
+            return Err(id_error("GOAWAY with a stream that is not a request"));
         }
         if self.peer_last.is_some_and(|before| last > before) {
             return Err(id_error("GOAWAY is raised"));
@@ -158,7 +158,7 @@ impl Connection {
     fn take_priority_update(&mut self, payload: &[u8]) -> Result<Option<ConnectionEvent>, Http3Error> {
         let (stream, len) = varint::read(payload).ok_or(FRAME_ERROR)?;
         if !stream.is_multiple_of(4) {
-            return Err(id_error("PRIORITY_UPDATE of a stream that is no request"));
+            return Err(id_error("PRIORITY_UPDATE of a stream that is not a request"));
         }
         let priority = Priority::of(&payload[len..]);
         if stream < self.next_request {

@@ -1,5 +1,5 @@
 //! Conversion of regular expressions to path patterns with `*` and `**`; a wider pattern is used where there
-//! is no exact one.
+//! is not exact.
 
 use crate::findings::Untranslatable;
 

@@ -138,7 +138,8 @@ fn bench_counts_handshakes_and_negotiated_parameters() {
     );
     let wrong = komainu(&["bench", "-n", "1", "-k", "--groups", "X448", &url]);
     assert!(
-        text(&wrong.stderr).contains("`X448` is no group") && text(&wrong.stderr).contains("X25519MLKEM768")
+        text(&wrong.stderr).contains("`X448` is not a group")
+            && text(&wrong.stderr).contains("X25519MLKEM768")
     );
 }
 

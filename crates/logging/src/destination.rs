@@ -145,7 +145,7 @@ impl Shape for SyslogAddressShape {
 fn parse_syslog_address(text: &str) -> Result<SyslogAddress, InvalidValue> {
     let invalid = || {
         InvalidValue::new(
-            "this is no address of a syslog server",
+            "this is not an address of a syslog server",
             "write \"unix:/dev/log\", \"udp://HOST:514\" or \"tcp://HOST:601\"",
         )
     };

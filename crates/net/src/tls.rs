@@ -97,7 +97,7 @@ impl TlsClient {
     /// Returns a message if an option, certificate or key is invalid.
     pub fn new(options: &TlsClientOptions<'_>) -> Result<TlsClient, Failure> {
         let name = ServerName::try_from(options.name.to_owned())
-            .map_err(|_| format!("`{}` is no name that a certificate could have", options.name))?;
+            .map_err(|_| format!("`{}` is not a name that a certificate could have", options.name))?;
         let mut provider = aws_lc_rs::default_provider();
         if !options.groups.is_empty() {
             provider.kx_groups = options.groups.iter().map(|name| group(name)).collect::<Result<_, _>>()?;
@@ -112,7 +112,7 @@ impl TlsClient {
             Some("1.2") => &[&TLS12],
             Some(other) => {
                 return Err(Failure::new(format!(
-                    "`{other}` is no version of TLS that can be offered: 1.2 or 1.3"
+                    "`{other}` is not a version of TLS that can be offered: 1.2 or 1.3"
                 )));
             }
         };
@@ -164,7 +164,7 @@ fn group(name: &str) -> Result<&'static dyn SupportedKxGroup, Failure> {
     aws_lc_rs::ALL_KX_GROUPS.iter().find(named).copied().ok_or_else(|| {
         let all: Vec<&str> =
             aws_lc_rs::ALL_KX_GROUPS.iter().filter_map(|group| group.name().as_str()).collect();
-        Failure::new(format!("`{name}` is no group of a key exchange here: there are {}", all.join(", ")))
+        Failure::new(format!("`{name}` is not a group of a key exchange here: there are {}", all.join(", ")))
     })
 }
 

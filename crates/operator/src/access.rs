@@ -160,7 +160,7 @@ fn read_token_text(path: &Path, file: &File) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(file_error(path, "it is larger than 64 KiB: this is no token"));
+        return Err(file_error(path, "it is larger than 64 KiB: this is not a token"));
     }
     String::from_utf8(bytes).map_err(|_| file_error(path, "it is not text"))
 }

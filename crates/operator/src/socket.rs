@@ -97,7 +97,7 @@ fn create_socket_folder() -> io::Result<PathBuf> {
     };
     let owner = found.uid();
     let fault = if !found.is_dir() {
-        "is no folder".to_owned()
+        "is not a folder".to_owned()
     } else if owner != getuid().as_raw() {
         format!("belongs to user {owner}, who could pose as a server there")
     } else if found.mode() & 0o022 != 0 {

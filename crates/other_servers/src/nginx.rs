@@ -34,7 +34,7 @@ const BLOCKS: &[ForeignDirective] = &[
         .see("snippets", "guide.md#snippets")
         .ambiguous(),
     not_needed(&["http"], "what stands in it is written at the top of the file"),
-    not_there(&["mail"], "Komainu is no proxy for mail: keep nginx for this part").ambiguous(),
+    not_there(&["mail"], "Komainu is not a proxy for mail: keep nginx for this part").ambiguous(),
 ];
 
 const FILES: &[ForeignDirective] = &[

@@ -114,14 +114,14 @@ impl ConfigFiles {
 /// Opens a file for reading, without blocking. As root, [`trusted_path`] applies its checks.
 ///
 /// # Errors
-/// The file cannot be opened, or is no regular file; the message contains its path.
+/// The file cannot be opened, or is not a regular file; the message contains its path.
 pub fn open(path: &Path) -> io::Result<File> {
     let opened = trusted_path::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty());
     let file = File::from(opened.map_err(|error| with_path(path, error))?);
     if file.metadata().map_err(|error| with_path(path, error))?.is_file() {
         Ok(file)
     } else {
-        Err(with_path(path, io::Error::other("this is no file")))
+        Err(with_path(path, io::Error::other("this is not a file")))
     }
 }
 

@@ -37,7 +37,7 @@ pub fn apply(
 /// path was replaced.
 ///
 /// # Errors
-/// The system refused the change, or `path` is no socket of that user.
+/// The system refused the change, or `path` is not a socket of that user.
 pub fn set(path: &Path, mode: Option<u32>, group: Option<&str>, owner: u32) -> io::Result<()> {
     let named = |what: &str, error: &dyn std::fmt::Display| {
         io::Error::other(format!("`control.{what}` of {}: {error}", path.display()))
@@ -46,7 +46,7 @@ pub fn set(path: &Path, mode: Option<u32>, group: Option<&str>, owner: u32) -> i
     let file = opened.map_err(|error| named("listen", &error))?;
     let found = rustix::fs::fstat(&file).map_err(|error| named("listen", &error))?;
     if FileType::from_raw_mode(found.st_mode) != FileType::Socket || found.st_uid != owner {
-        return Err(named("listen", &"this is no socket of the user who serves"));
+        return Err(named("listen", &"this is not a socket of the user who serves"));
     }
     if let Some(group) = group {
         let gid = Gid::from_raw(group_id(group).map_err(|error| named("group", &error))?);

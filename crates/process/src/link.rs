@@ -81,7 +81,7 @@ pub(crate) fn open_log(link: &SupervisorLink, path: &Path) -> io::Result<Option<
 /// # Errors
 /// The path is not UTF-8: the configuration, which is UTF-8, cannot name it.
 pub(crate) fn path_text(path: &Path) -> io::Result<&str> {
-    path.to_str().ok_or_else(|| io::Error::other(format!("the path {} is no text", path.display())))
+    path.to_str().ok_or_else(|| io::Error::other(format!("the path {} is not text", path.display())))
 }
 
 /// Sends a packet; text beyond [`TEXT_BYTES_MAX`] is cut off.
@@ -178,7 +178,7 @@ impl SupervisorOrder {
 /// `name` is set; it must contain the parent's process id, and the parent must have made the socket.
 ///
 /// # Errors
-/// The standard input is no such socket, or the variable does not name the parent.
+/// The standard input is not such a socket, or the variable does not name the parent.
 pub(crate) fn inherited(name: &str) -> io::Result<Option<OwnedFd>> {
     let Some(other) = std::env::var_os(name) else { return Ok(None) };
     let parent = rustix::process::getppid();

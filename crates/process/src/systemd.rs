@@ -36,7 +36,7 @@ fn own_variable(name: &str, pid: &str) -> Option<String> {
 /// Takes the sockets that systemd has bound for this process; systemd keeps the ownership of their files.
 ///
 /// # Errors
-/// A descriptor is missing, or is no bound socket.
+/// A descriptor is missing, or is not a bound socket.
 pub fn take_sockets() -> io::Result<InheritedSockets> {
     let mut given = InheritedSockets::default();
     let count = match (std::env::var_os("LISTEN_PID"), own_variable("LISTEN_FDS", "LISTEN_PID")) {
@@ -45,7 +45,7 @@ pub fn take_sockets() -> io::Result<InheritedSockets> {
     };
     let invalid =
         |text: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("LISTEN_FDS={count}: {text}"));
-    let number: i32 = count.parse().map_err(|_| invalid("this is no number"))?;
+    let number: i32 = count.parse().map_err(|_| invalid("this is not a number"))?;
     if !(0..=SOCKETS_MAX).contains(&number) {
         return Err(invalid("too many descriptors"));
     }

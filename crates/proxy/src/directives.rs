@@ -577,7 +577,7 @@ fn token(text: &str) -> Result<String, InvalidValue> {
 fn parse_rule_name(text: &str) -> Result<String, InvalidValue> {
     match text.to_ascii_lowercase().as_str() {
         "host" => Err(InvalidValue::new(
-            "`Host` is no field to change",
+            "`Host` is not a field to change",
             "leave it out, and servers get the client's; `host` of `proxy` sets another: \"pass\", \"upstream\" or a name",
         )),
         _ => header::parse_rule_name(text),

@@ -27,6 +27,6 @@ fn script_root(text: &str) -> Result<String, InvalidValue> {
     if text.starts_with('/') && !text.contains('\0') {
         Ok(text.trim_end_matches('/').to_owned())
     } else {
-        Err(InvalidValue::new("this is no absolute path", "write \"/var/www/html\""))
+        Err(InvalidValue::new("this is not an absolute path", "write \"/var/www/html\""))
     }
 }

@@ -71,7 +71,7 @@ impl CountryDatabase {
         };
         let broken = |error| {
             failed(format!(
-                "this is no whole database in MaxMind's format (.mmdb): {error}; download it again"
+                "this is not a whole database in MaxMind's format (.mmdb): {error}; download it again"
             ))
         };
         let reader = Reader::from_source(bytes.clone()).map_err(broken)?;
@@ -151,9 +151,9 @@ mod tests {
     fn invalid_country_database_is_rejected_by_name() {
         let whole = database(&[("10.0.0.0/8", Record::Country("DE"))]);
         let error = |bytes: &[u8]| read(bytes).err().expect("it is refused").to_string();
-        assert!(error(b"").contains("countries.mmdb: this is no whole database"));
+        assert!(error(b"").contains("countries.mmdb: this is not a whole database"));
         assert!(error(b"<html>moved</html>").contains("download it again"));
-        assert!(error(&whole[..whole.len() / 2]).contains("this is no whole database"));
+        assert!(error(&whole[..whole.len() / 2]).contains("this is not a whole database"));
         let systems = database(&[("10.0.0.0/8", Record::System(64_500))]);
         assert!(
             error(&systems).contains("it has no countries: it is of the type \"Test\""),

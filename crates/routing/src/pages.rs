@@ -153,7 +153,7 @@ pub fn read(path: &Path) -> io::Result<Page> {
     let found = std::fs::metadata(path).map_err(named)?;
     // Opening a FIFO would block.
     if !found.is_file() {
-        return Err(named(io::Error::other("this is no file")));
+        return Err(named(io::Error::other("this is not a file")));
     }
     if found.len() > PAGE_BYTES_MAX {
         return Err(named(io::Error::other("larger than 1 MiB")));

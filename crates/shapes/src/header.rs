@@ -73,7 +73,7 @@ pub fn parse_name(text: &str) -> Result<String, InvalidValue> {
 /// Parses the name of a field that rules may change.
 ///
 /// # Errors
-/// The text is no field name, or only the server sets that field.
+/// The text is not a field name, or only the server sets that field.
 pub fn parse_rule_name(text: &str) -> Result<String, InvalidValue> {
     let lower = parse_name(text)?;
     if RESERVED_FIELDS.contains(&lower.as_str()) {

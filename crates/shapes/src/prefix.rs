@@ -34,7 +34,7 @@ pub fn parse_rooted_path(text: &str) -> Result<String, InvalidValue> {
 /// Parses a prefix of paths.
 ///
 /// # Errors
-/// The text is no path below the root, or ends with a slash.
+/// The text is not a path below the root, or ends with a slash.
 pub fn parse_strip_prefix(text: &str) -> Result<StripPrefix, InvalidValue> {
     let path = parse_rooted_path(text)?;
     match path.strip_suffix('/') {
@@ -50,6 +50,6 @@ fn parse_front(text: &str) -> Result<String, InvalidValue> {
     if is_path && text.ends_with(".php") {
         Ok(text.to_owned())
     } else {
-        Err(InvalidValue::new("this is no script below the root", "write \"/index.php\", or `false`"))
+        Err(InvalidValue::new("this is not a script below the root", "write \"/index.php\", or `false`"))
     }
 }

@@ -103,7 +103,7 @@ impl fmt::Display for TreePath {
 }
 
 fn decoded(segment: &str) -> Result<String, TreeError> {
-    let invalid = || TreeError::Invalid(format!("{segment:?} is no segment of a path"));
+    let invalid = || TreeError::Invalid(format!("{segment:?} is not a segment of a path"));
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.bytes();
     while let Some(byte) = rest.next() {

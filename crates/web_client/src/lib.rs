@@ -162,7 +162,7 @@ impl WebClient {
         if !is_tls {
             return exchange_on(stream, request).await;
         }
-        let name = ServerName::try_from(host.clone()).map_err(|_| format!("{host} is no host name"))?;
+        let name = ServerName::try_from(host.clone()).map_err(|_| format!("{host} is not a host name"))?;
         let stream =
             self.tls.connect(name, stream).await.map_err(|error| format!("TLS with {host}: {error}"))?;
         exchange_on(stream, request).await

@@ -80,7 +80,7 @@ impl ServerControl {
             }
         };
         let server =
-            Pid::from_raw(parse_variable("KOMAINU_SERVER")?).ok_or("KOMAINU_SERVER is no process id")?;
+            Pid::from_raw(parse_variable("KOMAINU_SERVER")?).ok_or("KOMAINU_SERVER is not a process id")?;
         let (worker_slot, worker_slots) = match role {
             Role::Prototype => (0, 0),
             Role::Worker => (parse_variable("KOMAINU_SEAT")?, parse_variable("KOMAINU_SEATS")?),

@@ -42,7 +42,7 @@ def load(target):
     place, _, name = target.partition(":")
     if not place.endswith(".py") and ("/" in place or place.startswith(".")):
         file = f"{place}.py:{name}" if name else f"{place}.py"
-        raise NotFound(f"{place!r} is no name of a module: a file is written with its ending, {file!r}")
+        raise NotFound(f"{place!r} is not the name of a module: a file is written with its ending, {file!r}")
     module = load_file(place) if place.endswith(".py") else load_module(place)
     return attribute(module, name, target) if name else guess(module, place)
 

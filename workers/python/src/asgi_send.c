@@ -178,7 +178,7 @@ static int send_message(Call *self, PyObject *message, PyObject *type) {
         return self->stage == BODY_WRITTEN ? send_trailers(self, message) : out_of_order(type);
     if (is_type(type, hint_type))
         return self->stage == NO_HEAD ? send_hint(self, message) : out_of_order(type);
-    PyErr_Format(PyExc_RuntimeError, "%R is no message that a server knows", type);
+    PyErr_Format(PyExc_RuntimeError, "%R is not a message that a server knows", type);
     return -1;
 }
 

@@ -56,7 +56,7 @@ impl AnyAttack {
     pub fn find(name: &str) -> Result<AnyAttack, Failure> {
         AnyAttack::all().find(|attack| attack.name() == name).ok_or_else(|| {
             let names: Vec<&str> = AnyAttack::all().map(AnyAttack::name).collect();
-            Failure::new(format!("{name:?} is no attack; there are {}", names.join(", ")))
+            Failure::new(format!("{name:?} is not an attack; there are {}", names.join(", ")))
         })
     }
 }

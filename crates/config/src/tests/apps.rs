@@ -118,7 +118,7 @@ fn application_errors_name_the_mistake() {
         ("[apps.a]\nphp = \"a\"\nthreads = 2\n", "PHP has none"),
         ("[apps.a]\nphp = {}\n", "`apps.php.root` is missing"),
         ("[apps.a]\nphp = \"unix:/run/php/fpm.sock\"\n", "beside `files`"),
-        ("[apps.a]\nphp = { root = \"a\", front = \"index.html\" }\n", "this is no script below the root"),
+        ("[apps.a]\nphp = { root = \"a\", front = \"index.html\" }\n", "this is not a script below the root"),
         ("[apps.a]\nphp = { root = \"a/x.php\", front = \"/y.php\" }\n", "a front script already"),
         ("[apps.a]\nphp = { root = \"a\", ini = { \"a b\" = \"c\" } }\n", "the name of a setting"),
         ("[apps.a]\nphp = { root = \"a\", ini = { a = \"b\\nc\" } }\n", "one line"),

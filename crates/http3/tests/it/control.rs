@@ -53,7 +53,7 @@ fn invalid_control_frames_end_the_connection() {
         (true, frame(0x9, b"a"), Http3Code::FRAME_UNEXPECTED, "CONTINUATION of HTTP/2"),
         (true, frame(0x7, b""), Http3Code::FRAME_ERROR, "GOAWAY without an identifier"),
         (true, frame(0x7, b"\0\0"), Http3Code::FRAME_ERROR, "GOAWAY with more than an identifier"),
-        (false, goaway(1), Http3Code::ID_ERROR, "GOAWAY with a stream that is no request"),
+        (false, goaway(1), Http3Code::ID_ERROR, "GOAWAY with a stream that is not a request"),
         (false, [goaway(4), goaway(8)].concat(), Http3Code::ID_ERROR, "GOAWAY that is raised"),
         (true, [goaway(1), goaway(2)].concat(), Http3Code::ID_ERROR, "GOAWAY of a client that is raised"),
         (false, frame(0xd, b"\x01"), Http3Code::FRAME_UNEXPECTED, "MAX_PUSH_ID of a server"),

@@ -182,7 +182,7 @@ impl CaddyReader<'_> {
                 }
                 _ => uri.mark_impossible(
                     self.ledger,
-                    "the new path is no text with variables of Komainu: write `rewrite` in the route",
+                    "the new path is not text with variables of Komainu: write `rewrite` in the route",
                 ),
             }
         }

@@ -223,7 +223,7 @@ impl<'a> AppSettings<'a> {
         let number = |text: &str, max: u64| TomlItem::Number(text.parse::<u64>().unwrap_or(1).clamp(1, max));
         let is_count = matches!(setting.name.as_str(), "workers" | "max_pool_size" | "min_instances");
         if is_count && first != PER_CORE_PLACEHOLDER && first.parse::<u64>().is_err() {
-            return Some(Err("this is no number: write `workers`"));
+            return Some(Err("this is not a number: write `workers`"));
         }
         match setting.name.as_str() {
             "workers" | "max_pool_size" | "min_instances" if first == PER_CORE_PLACEHOLDER => {

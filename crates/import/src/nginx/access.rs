@@ -363,7 +363,7 @@ pub(super) fn client_max_body_size(one: &AppliedDirective<'_>, section: &mut Tom
     let (size, outcome) = match (parse_bytes(one.first_arg()), translate_size(one.first_arg())) {
         (Some(0), _) => ("unlimited".to_owned(), Outcome::TRANSLATED),
         (Some(_), Some(size)) => (size, Outcome::TRANSLATED),
-        _ => (BODY_DEFAULT.to_owned(), Outcome::not_possible("this is no size")),
+        _ => (BODY_DEFAULT.to_owned(), Outcome::not_possible("this is not a size")),
     };
     section.set_in("limits", "body", TomlItem::Text(size));
     outcome
@@ -372,7 +372,7 @@ pub(super) fn client_max_body_size(one: &AppliedDirective<'_>, section: &mut Tom
 /// A route refuses what the limit of all servers lets through.
 pub(super) fn max_headers(one: &AppliedDirective<'_>, section: &mut TomlSection) -> Outcome {
     let Some(count) = one.first_arg().parse::<u64>().ok().filter(|count| *count > 0) else {
-        return Outcome::not_possible("this is no number");
+        return Outcome::not_possible("this is not a number");
     };
     if one.translation.header_fields_max().is_some_and(|of_all| count < of_all) {
         section.set("header_limit", TomlItem::Number(count.min(HEADER_LIMIT_MAX)));
@@ -393,7 +393,7 @@ pub(super) fn send_timeout(one: &AppliedDirective<'_>, section: &mut TomlSection
     one.write_time(section, ("timeouts", "write"), (TIMEOUT_MIN_MS, HOUR_MS))
 }
 
-/// The rate and the number of bytes that are sent without it; `None` if one of them is no size.
+/// The rate and the number of bytes that are sent without it; `None` if one of them is not a size.
 fn bandwidth<'a>(scope: &Scope<'a>) -> Option<(u64, Option<&'a str>)> {
     let rate = parse_bytes(scope.effective("limit_rate")?.first_arg())?;
     match scope.effective("limit_rate_after").map(|one| one.first_arg()) {

@@ -113,7 +113,7 @@ impl Translation<'_> {
             None => return None,
         };
         let Some(ms) = parse_milliseconds(time) else {
-            self.ledger.mark_impossible(directive.entry, "this is no duration");
+            self.ledger.mark_impossible(directive.entry, "this is not a duration");
             return None;
         };
         let status = |code: &String| match code.as_str() {

@@ -482,7 +482,7 @@ impl<'d> Translation<'d> {
                 let Some(path) = below.or((!path.starts_with('/')).then_some(path)) else {
                     self.ledger.mark_impossible(
                         directive.entry,
-                        format!("`{path}` is answered by another location, which has a folder of its own: what is no file is 404 until `fallback` names a page below this root"),
+                        format!("`{path}` is answered by another location, which has a folder of its own: what is not a file is 404 until `fallback` names a page below this root"),
                     );
                     return FilesFallback::FilesOnly;
                 };

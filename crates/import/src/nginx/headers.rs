@@ -36,7 +36,7 @@ fn translate_expires_word(word: &str) -> ExpiresTranslation {
         }
         word => match parse_milliseconds(word.trim_start_matches('+')) {
             Some(ms) => ExpiresTranslation::Value(format!("max-age={}", ms / 1000)),
-            None => ExpiresTranslation::Unknown("this is no duration"),
+            None => ExpiresTranslation::Unknown("this is not a duration"),
         },
     }
 }
@@ -441,7 +441,7 @@ impl Translation<'_> {
         if let Some(one) = self.take(scope, &format!("{on}_min_length")) {
             match translate_size(one.first_arg()) {
                 Some(size) => compress.set_text("min", size),
-                None => self.ledger.mark_impossible(one.entry, "this is no size"),
+                None => self.ledger.mark_impossible(one.entry, "this is not a size"),
             }
         }
         if let Some(one) = scope.effective(&format!("{on}_comp_level")) {

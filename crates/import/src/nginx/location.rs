@@ -212,7 +212,7 @@ impl<'d> Translation<'d> {
                 "~*" => LocationMatcher::Regex(path.to_owned(), true),
                 "" | "^~" => LocationMatcher::Prefix(path.to_owned(), operator == "^~"),
                 _ => {
-                    self.ledger.mark_impossible(one.entry, "this is no location of nginx");
+                    self.ledger.mark_impossible(one.entry, "this is not a location of nginx");
                     continue;
                 }
             };

@@ -328,7 +328,7 @@ fn line_conditions(
             let pattern = if text.contains(|c: char| c.is_ascii_alphabetic()) {
                 format!("~* ^{}$", escape_literal(text))
             } else {
-                crate::paths::from_literal(text, false).ok_or("this is no path")?
+                crate::paths::from_literal(text, false).ok_or("this is not a path")?
             };
             Ok(vec![plain("path", TomlItem::Text(pattern), differs)])
         }
@@ -347,7 +347,7 @@ fn line_conditions(
             if hosts.iter().all(|host| HostPattern::parse(host).is_ok()) {
                 Ok(vec![plain("host", TomlItem::text_or_list(hosts), None)])
             } else {
-                Err("its value is no host".into())
+                Err("its value is not a host".into())
             }
         }
         // Methods are always tokens.

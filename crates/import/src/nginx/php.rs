@@ -207,7 +207,7 @@ impl<'d> Translation<'d> {
             self.ledger.mark_different(entry, PATH_INFO_REMARK);
         }
         for one in place.scope.innermost().iter().filter(|one| one.name == "if" && is_file_fallback(one)) {
-            self.not_needed(one, "not needed: what is no file is for the front script");
+            self.not_needed(one, "not needed: what is not a file is for the front script");
             self.count_block_taken(one);
         }
     }

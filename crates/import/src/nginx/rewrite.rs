@@ -62,7 +62,7 @@ impl<'d> Translation<'d> {
         if !is_path || to.contains('#') || !to.bytes().all(|byte| byte.is_ascii_graphic()) {
             self.ledger.mark_impossible(
                 directive.entry,
-                "the new path is no path here: write `rewrite` with one that begins with `/`",
+                "the new path is not a path here: write `rewrite` with one that begins with `/`",
             );
             return None;
         }
@@ -287,7 +287,7 @@ fn redirect_pattern(from: &str, to: &str) -> Result<(Option<String>, String), Un
         let set = from_regex(from, false)?;
         return match (set.difference, set.patterns.as_slice()) {
             (None, [one]) => Ok((Some(one.clone()), to.to_owned())),
-            _ => Err("its expression is no path pattern".into()),
+            _ => Err("its expression is not a path pattern".into()),
         };
     }
     let head = body

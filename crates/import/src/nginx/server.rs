@@ -382,7 +382,7 @@ impl<'d> Translation<'d> {
             {
                 self.ledger.mark_different(
                     one.entry,
-                    "an error page is a file, never a script: what is no file is for the front script of `php`, which answers 404 by itself",
+                    "an error page is a file, never a script: what is not a file is for the front script of `php`, which answers 404 by itself",
                 );
                 continue;
             }

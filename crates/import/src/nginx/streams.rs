@@ -321,7 +321,7 @@ fn is_udp(stream: &TomlSection) -> bool {
 /// Translates the number of responses, which has no effect for connections.
 pub(super) fn proxy_responses(one: &AppliedDirective<'_>, stream: &mut TomlSection) -> Outcome {
     let Ok(count) = one.first_arg().parse::<u64>() else {
-        return Outcome::not_possible("this is no number");
+        return Outcome::not_possible("this is not a number");
     };
     if is_udp(stream) {
         stream.set("responses", TomlItem::Number(count.min(1_000_000)));

@@ -93,7 +93,7 @@ impl AppliedDirective<'_> {
         (min, max): (u64, u64),
     ) -> Outcome {
         let Some(ms) = parse_milliseconds(self.first_arg()) else {
-            return Outcome::not_possible("this is no duration");
+            return Outcome::not_possible("this is not a duration");
         };
         let (text, is_exact) = format_clamped_duration(ms, min, max);
         let outcome = if is_exact {

@@ -121,7 +121,7 @@ impl Translation<'_> {
                 }
                 ("slow_start", _) => match parse_milliseconds(value) {
                     Some(ms) => section.set_text("slow_start", format_duration(ms.min(3_600_000))),
-                    None => self.ledger.mark_impossible(directive.entry, "`slow_start` is no duration"),
+                    None => self.ledger.mark_impossible(directive.entry, "`slow_start` is not a duration"),
                 },
                 _ => self.ledger.mark_impossible(directive.entry, format!("`{parameter}` is not known")),
             }
@@ -188,7 +188,7 @@ pub(super) fn sticky(one: &AppliedDirective<'_>, group: &mut TomlSection) -> Out
 
 pub(super) fn keepalive(one: &AppliedDirective<'_>, group: &mut TomlSection) -> Outcome {
     let Ok(count) = one.first_arg().parse::<u64>() else {
-        return Outcome::not_possible("this is no number");
+        return Outcome::not_possible("this is not a number");
     };
     group.set_in("keep_alive", "connections", TomlItem::Number(count.min(KEPT_CONNECTIONS_MAX)));
     Outcome::differs("connections of all threads together, where nginx counts each worker's")

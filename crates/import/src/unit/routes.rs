@@ -588,7 +588,7 @@ fn translate_path_pattern(text: &str) -> Result<String, Untranslatable> {
     if found.starts_with(['/', '*']) && !found.contains(['?', '#', '%', '\\']) {
         Ok(found)
     } else {
-        Err("it is no path pattern".into())
+        Err("it is not a path pattern".into())
     }
 }
 

@@ -145,7 +145,7 @@ fn path_fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
         },
         (PathRequirement::Socket, PathKind::Folder) => format!("{shown} is a folder, not a socket"),
         (PathRequirement::Socket, PathKind::File) if !is_socket(&path) => {
-            format!("{shown} is there and is no socket: the server does not replace it")
+            format!("{shown} is there and is not a socket: the server does not replace it")
         }
         // systemd may create the directory when it starts the server.
         (PathRequirement::Socket, PathKind::Nothing) if path.starts_with("/run") => return None,
@@ -262,7 +262,7 @@ mod tests {
             ),
             Some(vec![
                 (format!("cannot listen on {}: there is no folder {}", at("none/k.sock"), at("none")), 1),
-                (format!("{} is there and is no socket: the server does not replace it", at("file")), 1),
+                (format!("{} is there and is not a socket: the server does not replace it", at("file")), 1),
                 (format!("{} is a folder, not a socket", at("public")), 1),
                 ("there is no user no-such-user".to_owned(), 2),
                 ("there is no group no-such-group".to_owned(), 3),

@@ -163,7 +163,7 @@ pub(crate) fn read_file(path: &Path) -> Result<String, Failure> {
     // Opening a FIFO without a writer would block; those of a shell (`<(…)`) are below /dev and /proc.
     let is_file = std::fs::metadata(path).map(|found| found.is_file());
     if matches!(is_file, Ok(false)) && !["/dev", "/proc"].iter().any(|folder| path.starts_with(folder)) {
-        return Err(Failure::new(format!("cannot read {}: this is no file", path.display())));
+        return Err(Failure::new(format!("cannot read {}: this is not a file", path.display())));
     }
     let mut bytes = Vec::new();
     // Files such as /dev/zero are endless.
@@ -184,7 +184,7 @@ pub(crate) fn read_file(path: &Path) -> Result<String, Failure> {
     }
     if let Some(at) = bytes.iter().position(|&byte| byte == 0) {
         let line = 1 + bytes[..at].iter().filter(|&&byte| byte == b'\n').count();
-        return Err(Failure::new("a NUL byte: this is no text").at(path, line, None));
+        return Err(Failure::new("a NUL byte: this is not text").at(path, line, None));
     }
     if bytes.len() as u64 > bytes_max {
         let mib = bytes_max >> 20;

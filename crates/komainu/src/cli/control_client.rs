@@ -49,7 +49,7 @@ impl ServerFolder {
     /// Connects to a server's socket. The peer must run as the owner of the directory.
     fn connect(&self, path: &Path) -> io::Result<UnixStream> {
         if !fs::symlink_metadata(path)?.file_type().is_socket() {
-            return Err(io::Error::other("this is no socket"));
+            return Err(io::Error::other("this is not a socket"));
         }
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         // A server that does not accept must not block the client.
@@ -158,7 +158,7 @@ fn send_line(folder: &ServerFolder, path: &Path, line: &str) -> io::Result<Strin
             return Err(io::Error::other("the answer is too long for one of a server"));
         }
     }
-    String::from_utf8(bytes).map_err(|_| io::Error::other("the answer is no text"))
+    String::from_utf8(bytes).map_err(|_| io::Error::other("the answer is not text"))
 }
 
 /// Returns the process ids of the servers that this user may control, in ascending order. Stale sockets of

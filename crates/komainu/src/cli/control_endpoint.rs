@@ -203,8 +203,9 @@ fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
 }
 
 fn parse_address(text: &str) -> Result<ControlAddress, Failure> {
-    let wrong =
-        || Failure::new(format!("`{text}` is no address: write HOST:PORT, https://HOST:PORT or unix:PATH"));
+    let wrong = || {
+        Failure::new(format!("`{text}` is not an address: write HOST:PORT, https://HOST:PORT or unix:PATH"))
+    };
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(ControlAddress::Unix(path.trim_start_matches("//").into()));
     }
@@ -256,7 +257,7 @@ mod tests {
         }
         for text in ["", "localhost", "a b:1", "a:99999", "https://:1", "http://a", "[::1:80", "a:1\r\nX: y"]
         {
-            assert!(parse_address(text).unwrap_err().to_string().contains("is no address"), "{text}");
+            assert!(parse_address(text).unwrap_err().to_string().contains("is not an address"), "{text}");
         }
     }
 

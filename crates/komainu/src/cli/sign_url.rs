@@ -32,7 +32,7 @@ pub(crate) fn sign_url(arguments: &SignUrlArguments) -> Result<String, Failure> 
         }
         Some((scheme, _)) => {
             return Err(Failure::new(format!(
-                "{url}: `{scheme}` is no scheme of a web server: write https://HOST/PATH or /PATH"
+                "{url}: `{scheme}` is not a scheme of a web server: write https://HOST/PATH or /PATH"
             )));
         }
     };

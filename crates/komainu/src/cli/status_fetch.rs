@@ -42,7 +42,7 @@ fn fetch(mut stream: impl Read + Write, fields: &str) -> io::Result<Value> {
 
 fn parse_response(bytes: &[u8]) -> io::Result<Value> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n");
-    let no_server = || io::Error::other("this is no control listener of Komainu");
+    let no_server = || io::Error::other("this is not a control listener of Komainu");
     let (head, body) = bytes.split_at(end.ok_or_else(no_server)? + 4);
     let line = head.split(|&byte| byte == b'\r').next().unwrap_or_default();
     let code = std::str::from_utf8(line).ok().and_then(|line| line.split(' ').nth(1));
@@ -71,7 +71,7 @@ mod tests {
         let failed = |text: &str| answer(text).unwrap_err();
         assert_eq!(failed("HTTP/1.1 403 No\u{1b}\r\n\r\n"), "the answer is HTTP/1.1 403 No?");
         for text in ["", "SSH-2.0\r\n", "HTTP/1.1 200 OK\r\n\r\n<html>", "HTTP/1.1 200 OK\r\n\r\n{}"] {
-            assert_eq!(failed(text), "this is no control listener of Komainu");
+            assert_eq!(failed(text), "this is not a control listener of Komainu");
         }
     }
 }

@@ -158,7 +158,7 @@ impl SupervisorState {
     /// The server and its successors are refused whatever their users are: a successor has root's rights
     /// until it serves.
     fn passed_process<'a>(&self, app: &str, descriptors: &'a [OwnedFd]) -> io::Result<(&'a OwnedFd, u32)> {
-        let refused = || io::Error::other("this is no process of the application");
+        let refused = || io::Error::other("this is not a process of the application");
         let process = descriptors.first().ok_or_else(refused)?;
         let pid = pid_of(process).ok_or_else(refused)?;
         let user = ProcessStatus::of(pid).and_then(|status| status.user()).ok_or_else(refused)?;

@@ -400,7 +400,7 @@ fn php_statuses_fields_and_bodies_are_relayed() {
     typed.expect(200, "{}").expect_field("Content-Type", "application/json");
     assert!(typed.head.contains("\r\nX-Two: 1") && typed.head.contains("\r\nX-Two: 2"), "{}", typed.head);
     whole("/odd.php").expect(200, "odd").expect_field("X-Good", "yes").expect_no_field("X-Bell");
-    logged(&rig, "this is no header field and was left out: Bad Name: x");
+    logged(&rig, "this is not a header field and was left out: Bad Name: x");
     whole("/inject.php").expect(200, "whole").expect_no_field("X-Evil");
     whole("/flood.php").expect_status(200).expect_field("X-200", "y").expect_no_field("X-999");
     let long = whole("/long.php");

@@ -392,7 +392,7 @@ fn commands_reject_untrusted_control_sockets() {
     std::fs::rename(&path, folder.at("elsewhere.sock")).unwrap();
     std::os::unix::fs::symlink(folder.at("elsewhere.sock"), &path).unwrap();
     let (code, said, is_asked) = ask();
-    assert!(code == Some(1) && !is_asked && said.contains("this is no socket"), "{said}");
+    assert!(code == Some(1) && !is_asked && said.contains("this is not a socket"), "{said}");
     stranger.kill().unwrap();
     stranger.wait().unwrap();
 }

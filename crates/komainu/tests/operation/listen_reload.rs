@@ -277,7 +277,7 @@ fn reload_adds_and_removes_included_files() {
         let fifo = Command::new("mkfifo").arg(rig.folder.at("sites/c.toml")).status().unwrap();
         assert!(fifo.success());
         let (done, said) = reload(&rig, &config(""));
-        assert!(!done && said.contains("c.toml: this is no file"), "{said}");
+        assert!(!done && said.contains("c.toml: this is not a file"), "{said}");
         fs::remove_file(rig.folder.at("sites/c.toml")).unwrap();
         rig.folder.write("sites/c.toml", "include = [\"../komainu.toml\", \"../sites/c.toml\"]\n");
         let (done, said) = reload(&rig, &config(""));

@@ -167,7 +167,7 @@ fn commands_refuse_arguments_that_exclude_each_other() {
         ("ctl cache purge --all --prefix http://a.test/", "cannot be used with"),
         (
             "sign-url --secret-file secret ftp://a.test/b",
-            "`ftp` is no scheme of a web server: write https://HOST/PATH",
+            "`ftp` is not a scheme of a web server: write https://HOST/PATH",
         ),
     ] {
         let arguments = line.split(' ');
@@ -246,7 +246,7 @@ fn check_reports_unusable_certificates_and_programs() {
         (proxy("ca = \"a.key\""), "a.key: there is a private key in it"),
         (acme("ca = \"nope.pem\""), "nope.pem"),
         (acme("ca = \"a.key\""), "a.key: there is a private key in it"),
-        (acme("dns_hook = [\"./nope\"]"), "nope is no program: "),
+        (acme("dns_hook = [\"./nope\"]"), "nope is not a program: "),
         (acme("dns_hook = [\"./hook\"]"), "make it executable (`chmod +x`)"),
     ] {
         folder.write("komainu.toml", format!("{}{config}", as_we_are()));

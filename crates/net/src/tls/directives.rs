@@ -196,7 +196,7 @@ impl Shape for Certificates {
         match &node.data {
             NodeData::Text(text) if text == "auto" => Some(CertificateSource::Auto),
             NodeData::Text(text) if AUTO_WORDS.contains(&text.to_ascii_lowercase().as_str()) => {
-                check.report_invalid(&node.span, "this is no file").help(AUTO_HELP);
+                check.report_invalid(&node.span, "this is not a file").help(AUTO_HELP);
                 None
             }
             _ => OneOrMore(PathShape("a file or folder")).read(node, check).map(CertificateSource::Files),

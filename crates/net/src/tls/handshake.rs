@@ -528,7 +528,7 @@ const REFUSAL_TEXTS: [(&str, &str); 7] = [
         "the client's certificate is of X.509 version 1, and 3 is needed: make it with an extension",
     ),
     ("CaUsedAsEndEntity", "the client's certificate is that of an authority (CA:TRUE)"),
-    ("EndEntityUsedAsCa", "the issuer of the client's certificate is no authority (CA:FALSE)"),
+    ("EndEntityUsedAsCa", "the issuer of the client's certificate is not an authority (CA:FALSE)"),
     ("NameConstraint", "the client's certificate has a name that its authority may not issue for"),
     ("PathLenConstraint", "the client's certificate has more authorities above it than one of them allows"),
     (

@@ -192,7 +192,7 @@ impl BenchChecks<'_> {
             "-f",
             "%U %S %M",
             "-o",
-            reported.to_str().ok_or("the folder's name is no text")?,
+            reported.to_str().ok_or("the folder's name is not text")?,
         ];
         let mut server =
             self.start_server(&format!("work:{}", known_server::iterations_in(WORK_US)), &watch)?;

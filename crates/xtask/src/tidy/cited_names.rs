@@ -49,7 +49,7 @@ fn words_of_crates(tree: &SourceTree) -> BTreeMap<&str, BTreeSet<&str>> {
     crates
 }
 
-/// Whether a path names a file or folder; also for what is no path, and for patterns such as `src/SERVER.rs`.
+/// Whether a path names a file or folder; also for what is not a path, and for patterns such as `src/SERVER.rs`.
 fn file_exists(tree: &SourceTree, name: &str) -> bool {
     let is_placeholder = |part: &str| part.len() > 2 && part.chars().all(char::is_uppercase);
     let is_pattern = name.contains(['*', '{', '…', '$'])
