@@ -27,7 +27,7 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
         for (at, line) in text.lines().enumerate() {
             let names =
                 line.split(|letter: char| letter.is_whitespace() || "`(),;[]|<>'\"#".contains(letter));
-            for name in names.map(|name| name.trim_end_matches(['.', ':', '/'])) {
+            for name in names.map(|name| name.trim_end_matches(['.', ':', '/', '!'])) {
                 if !file_exists(tree, name) || !item_exists(&crates, name) {
                     let what = format!("there is no `{name}`");
                     findings.push(TidyFinding::new(page, at + 1, what, "name what is there"));
