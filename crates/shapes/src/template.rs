@@ -86,8 +86,7 @@ fn explain_fault(
             if let Some(remedy) = variable_hint(name, names) {
                 return InvalidValue::new(format!("there is no `${}` here", shorten(name)), remedy);
             }
-            let is_defined = |name: &&str| !names.contains(name);
-            let all = || defined_variables.names().filter(is_defined).chain(names.iter().copied());
+            let all = || defined_variables.names().chain(names.iter().copied());
             let message = match nearest_name(name, all()) {
                 Some(near) if !is_number(name) => format!("did you mean `${near}`?"),
                 _ => format!("there is no `${}` here", shorten(name)),
@@ -99,7 +98,13 @@ fn explain_fault(
             if name == "uri" && names.contains(&"path") {
                 return InvalidValue::new(message, "nginx's `$uri`, the path alone, is `$path` here");
             }
-            let list: Vec<String> = all().map(|name| format!("`${name}`")).collect();
+            let mut listed: Vec<&str> = Vec::new();
+            all().for_each(|name| {
+                if !listed.contains(&name) {
+                    listed.push(name);
+                }
+            });
+            let list: Vec<String> = listed.iter().map(|name| format!("`${name}`")).collect();
             let remedy = format!("variables here: {}; `$$` is a dollar sign", list.join(", "));
             InvalidValue::new(message, remedy)
         }
