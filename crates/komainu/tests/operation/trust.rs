@@ -154,7 +154,7 @@ fn planted_authorities_are_not_installed() {
     of_nobody(&folder, "waiting", |path| {
         assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
     });
-    assert!(refused(&folder, "waiting", &[]).contains("this is no file"));
+    assert!(refused(&folder, "waiting", &[]).contains("this is not a file"));
     // Roots whose certificates are valid for any name, written by nobody and by root.
     crate::certified::openssl(
         &folder,
