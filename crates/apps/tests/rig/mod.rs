@@ -319,7 +319,12 @@ impl Client {
     /// Reads more bytes; false at the end.
     pub(crate) fn more(&mut self) -> bool {
         let mut piece = [0; 64 * 1024];
-        let len = self.stream.read(&mut piece).unwrap();
+        let len = loop {
+            match self.stream.read(&mut piece) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                read => break read.unwrap(),
+            }
+        };
         self.bytes.extend_from_slice(&piece[..len]);
         len > 0
     }
