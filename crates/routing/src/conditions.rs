@@ -32,6 +32,22 @@ impl ConditionFields for RouteRequestFields<'_, '_> {
         if name == "host" {
             return fits(self.0.authority());
         }
-        self.0.fields().any(|(_, other, value)| other.eq_ignore_ascii_case(name.as_bytes()) && fits(value))
+        let mut named = self
+            .0
+            .fields()
+            .filter(|(_, other, _)| other.eq_ignore_ascii_case(name.as_bytes()))
+            .map(|(.., value)| value);
+        if name != "cookie" {
+            return named.any(fits);
+        }
+        // Over HTTP/2 and HTTP/3, the fields were joined when they were received (RFC 9113 section 8.2.3).
+        let Some(first) = named.next() else { return false };
+        match named.next() {
+            None => fits(first),
+            Some(second) => {
+                let all: Vec<&[u8]> = [first, second].into_iter().chain(named).collect();
+                fits(&all.join(&b"; "[..]))
+            }
+        }
     }
 }

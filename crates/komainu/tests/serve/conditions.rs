@@ -1,6 +1,7 @@
 //! Conditions of routes mean the same in every protocol.
 
 use crate::rig::h3_client::H3Client;
+use crate::rig::{Folder, Rig};
 use crate::slow::{CARRIERS, Client, each, servers};
 
 /// A condition, and whether it is true for an ordinary GET and for a WebSocket request: over HTTP/1.1 a GET
@@ -65,5 +66,26 @@ fn route_conditions_match_alike_in_every_protocol() {
         assert_eq!(client.get(&path).status, status(for_get), "{condition}: GET over HTTP/3");
         let asked = client.ask("CONNECT", &path, &websocket, b"").status;
         assert_eq!(asked, status(for_websocket), "{condition}: WebSocket over HTTP/3");
+    }
+}
+
+#[test]
+fn cookies_in_several_fields_are_one_text() {
+    let config = r#"
+        [[route]]
+        header = { Cookie = "*a=1; b=2*" }
+        respond = 403
+        [[route]]
+        respond = 410
+    "#;
+    let rig = Rig::config(Folder::new(), config);
+    for (cookies, status) in [
+        ("Cookie: a=1\r\nCookie: b=2\r\n", 403),
+        ("Cookie: a=1; b=2\r\n", 403),
+        ("Cookie: b=2\r\nCookie: a=1\r\n", 410),
+        ("", 410),
+    ] {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{cookies}\r\n");
+        assert_eq!(rig.send(&request).status(), status, "{cookies}");
     }
 }
