@@ -146,20 +146,20 @@ impl<'c> Call<'c> {
     }
 
     /// Waits for the worker, and for the client if it must send or read, or may disconnect.
-    async fn wait(&self, x: &mut Exchange<'_>) -> Result<(), Completion> {
-        x.hold(self.upload.held_bytes());
-        let interest = match (self.upload.waits_for_client(), x.unsent() > 0) {
-            (false, false) => self.disconnect_interest(x),
+    async fn wait(&self, exchange: &mut Exchange<'_>) -> Result<(), Completion> {
+        exchange.hold(self.upload.held_bytes());
+        let interest = match (self.upload.waits_for_client(), exchange.unsent() > 0) {
+            (false, false) => self.disconnect_interest(exchange),
             (read, write) => Interest::of(read, write),
         };
-        self.pending.wait_for_event(Some((x, interest))).await
+        self.pending.wait_for_event(Some((exchange, interest))).await
     }
 
     /// Returns the disconnect events of the client that matter to the request.
-    fn disconnect_interest(&self, x: &Exchange<'_>) -> Interest {
+    fn disconnect_interest(&self, exchange: &Exchange<'_>) -> Interest {
         match (self.must_report_close(), self.pending.dispatcher.generation.cancels_on_client_close()) {
             (true, _) => Interest::END,
-            (false, true) => x.disconnect_interest(),
+            (false, true) => exchange.disconnect_interest(),
             (false, false) => Interest::GONE,
         }
     }
@@ -172,7 +172,7 @@ impl<'c> Call<'c> {
     /// Receives the available parts of the response and sends them.
     async fn relay_response(
         &mut self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         buffer: &mut Vec<u8>,
     ) -> Result<Option<CallOutcome>, Fault> {
         loop {
@@ -181,25 +181,25 @@ impl<'c> Call<'c> {
                 Ok(gathered) => gathered,
                 Err(TicketError::WorkerFault(fault)) => {
                     self.app_log.report(AppLogLevel::Error, &fault.to_string());
-                    return end_invalid(x);
+                    return end_invalid(exchange);
                 }
-                Err(TicketError::Void) => return end_invalid(x),
+                Err(TicketError::Void) => return end_invalid(exchange),
             };
-            self.pending.record_costs(x.notes());
+            self.pending.record_costs(exchange.notes());
             let ReceivedParts { head, body_end, stop } = gathered;
             if let Some(ReceivedPart { part: ResponsePart::Aborted(reason), .. }) = stop {
-                return self.handle_abort(x, buffer, head, (body_end, reason)).await;
+                return self.handle_abort(exchange, buffer, head, (body_end, reason)).await;
             }
             if let (None, false, Some(ReceivedPart { part: ResponsePart::File(part), is_last: false })) =
-                (head, x.has_begun(), stop)
+                (head, exchange.has_begun(), stop)
             {
-                return Box::pin(self.hijack(x, part)).await;
+                return Box::pin(self.hijack(exchange, part)).await;
             }
             if let (Some(head), Some(upgrade_request)) = (head, self.upgrade_request)
                 && response::accepts_upgrade(&buffer[..head])
             {
                 return Box::pin(self.upgrade(
-                    x,
+                    exchange,
                     upgrade_request,
                     &buffer[..head],
                     &buffer[head..body_end],
@@ -210,36 +210,36 @@ impl<'c> Call<'c> {
             if let Some(head) = head {
                 let whole = stop.is_some_and(|stop| stop.part == ResponsePart::End);
                 let length = whole.then_some((body_end - head) as u64);
-                if let Err(why) = self.begin(x, &buffer[..head], &buffer[head..body_end], length) {
+                if let Err(why) = self.begin(exchange, &buffer[..head], &buffer[head..body_end], length) {
                     self.app_log.report(AppLogLevel::Error, &format!("its answer makes no response: {why}"));
-                    return end_invalid(x);
+                    return end_invalid(exchange);
                 }
             }
             let (body, more) = buffer[head.unwrap_or(0)..].split_at(body_end - head.unwrap_or(0));
             let last = stop.is_some_and(|stop| stop.is_last);
             match &mut self.chunks {
-                None => self.send(x, body, last).await?,
+                None => self.send(exchange, body, last).await?,
                 Some(chunks) => {
                     let content = chunks.content(body, last)?;
-                    self.send(x, &content, last).await?;
+                    self.send(exchange, &content, last).await?;
                 }
             }
             match stop {
                 Some(stop) => {
-                    self.handle_special_part(x, stop.part, more).await?;
+                    self.handle_special_part(exchange, stop.part, more).await?;
                     if stop.is_last {
                         return Ok(Some(CallOutcome::Answered));
                     }
                 }
                 // A response to HEAD ends with its head, even if the content would never end.
-                None if x.has_begun() && !x.wants_content() => {
+                None if exchange.has_begun() && !exchange.wants_content() => {
                     self.pending.count_answered();
                     return Ok(Some(CallOutcome::Answered));
                 }
                 None if buffer.len() >= COLLECTED_BYTES_MAX => {}
                 None => {
-                    x.try_flush()?;
-                    self.pending.set_deadline(worker_deadline(x));
+                    exchange.try_flush()?;
+                    self.pending.set_deadline(worker_deadline(exchange));
                     return Ok(None);
                 }
             }
@@ -250,7 +250,7 @@ impl<'c> Call<'c> {
     /// count as a response.
     async fn handle_abort(
         &mut self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         buffer: &[u8],
         head: Option<usize>,
         (body_end, reason): (usize, u32),
@@ -261,26 +261,26 @@ impl<'c> Call<'c> {
         let body = &buffer[head.unwrap_or(0)..body_end];
         let begins = head.filter(|head| !body.is_empty() && !response::accepts_upgrade(&buffer[..*head]));
         if let Some(head) = begins
-            && self.begin(x, &buffer[..head], body, None).is_err()
+            && self.begin(exchange, &buffer[..head], body, None).is_err()
         {
-            return end_invalid(x);
+            return end_invalid(exchange);
         }
-        if !x.has_begun() {
+        if !exchange.has_begun() {
             let outcome =
                 if reason == APPLICATION_EXITED { CallOutcome::InvalidResponse } else { CallOutcome::Failed };
             return Ok(Some(outcome));
         }
         if self.chunks.is_none() {
-            self.send(x, body, false).await?;
-            x.try_flush()?;
+            self.send(exchange, body, false).await?;
+            exchange.try_flush()?;
         }
-        end_invalid(x)
+        end_invalid(exchange)
     }
 
     /// Accepts the WebSocket; `body` was received together with the head.
     async fn upgrade(
         &mut self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         upgrade_request: &UpgradeRequest,
         head: &[u8],
         body: &[u8],
@@ -290,10 +290,10 @@ impl<'c> Call<'c> {
         let limits = generation.options.settings.websocket_limits();
         let (Ok(reply), Some(limits)) = (AppResponse::read(head, self.header_names), limits) else {
             self.app_log.report(AppLogLevel::Error, "its answer makes no WebSocket");
-            return end_invalid(x);
+            return end_invalid(exchange);
         };
         let deflate = upgrade_request.deflate.filter(|_| limits.compress);
-        x.upgrade(|lines| {
+        exchange.upgrade(|lines| {
             lines.line(b"Connection", b"Upgrade");
             lines.line(b"Upgrade", b"websocket");
             if let Some(accept) = &upgrade_request.accept {
@@ -304,29 +304,33 @@ impl<'c> Call<'c> {
             }
             reply.write_if(self.header_names, lines, |name| !upgrade::is_handshake_field(name));
         });
-        x.try_flush()?;
+        exchange.try_flush()?;
         let mut socket = WebSocketSession::new(&self.pending, limits, deflate, self.app_log);
-        socket.run(x, &mut self.pending, body, stop.is_some_and(|stop| stop.is_last)).await?;
+        socket.run(exchange, &mut self.pending, body, stop.is_some_and(|stop| stop.is_last)).await?;
         Ok(Some(CallOutcome::Answered))
     }
 
     /// Hands the connection over to the application. The worker is free as soon as its descriptor was copied.
-    async fn hijack(&mut self, x: &mut Exchange<'_>, part: FilePart) -> Result<Option<CallOutcome>, Fault> {
-        let process = self.worker_process(x).await?;
+    async fn hijack(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        part: FilePart,
+    ) -> Result<Option<CallOutcome>, Fault> {
+        let process = self.worker_process(exchange).await?;
         let idle_timeout = self.pending.dispatcher.generation.options.settings.hijacked_idle();
         let taken = match idle_timeout {
             Some(idle_timeout) => hijack::take_socket(&process, part).map(|socket| (socket, idle_timeout)),
             None => Err("its language takes no connections over".into()),
         };
         let (socket, idle_timeout) = match taken {
-            Ok(taken) if x.take_over() || hijack::may_switch(x) => taken,
+            Ok(taken) if exchange.take_over() || hijack::may_switch(exchange) => taken,
             Ok(_) => {
-                self.app_log.report(AppLogLevel::Error, hijack::refusal_reason(x.request().version()));
-                return end_invalid(x);
+                self.app_log.report(AppLogLevel::Error, hijack::refusal_reason(exchange.request().version()));
+                return end_invalid(exchange);
             }
             Err(why) => {
                 self.app_log.report(AppLogLevel::Error, &why.to_string());
-                return end_invalid(x);
+                return end_invalid(exchange);
             }
         };
         self.pending.release_file();
@@ -340,7 +344,7 @@ impl<'c> Call<'c> {
             }
         }
         let head_timeout = self.pending.dispatcher.generation.options.settings.timeouts.request.into();
-        hijack::relay(x, socket, head_timeout, idle_timeout).await?;
+        hijack::relay(exchange, socket, head_timeout, idle_timeout).await?;
         Ok(Some(CallOutcome::Answered))
     }
 
@@ -375,7 +379,7 @@ impl<'c> Call<'c> {
     /// its length.
     fn begin(
         &mut self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         head: &[u8],
         body: &[u8],
         whole: Option<u64>,
@@ -384,57 +388,57 @@ impl<'c> Call<'c> {
         if reply.status.is_informational() {
             return Err("an interim status at the end");
         }
-        if reply.names_file(x) {
+        if reply.names_file(exchange) {
             return Ok(());
         }
         let says_framed = reply.chunked && self.pending.dispatcher.generation.may_chunk();
         let framed = says_framed && chunks::is_chunked(body, whole.is_some());
-        if says_framed && !framed && x.wants_content() {
+        if says_framed && !framed && exchange.wants_content() {
             self.pending.dispatcher.generation.report_unframed(self.app_log);
         }
         // An empty body in response to HEAD does not reveal the length that GET would have.
-        let body = whole.filter(|bytes| *bytes > 0 || x.request().method() != Method::Head);
+        let body = whole.filter(|bytes| *bytes > 0 || exchange.request().method() != Method::Head);
         let length = match reply.length.or(body) {
             Some(length) if !framed => Length::Known(length),
             _ => Length::Unknown,
         };
         self.length_known = length != Length::Unknown;
         self.remaining_bytes = match length {
-            Length::Known(bytes) if x.request().method() != Method::Head => bytes,
+            Length::Known(bytes) if exchange.request().method() != Method::Head => bytes,
             _ => NO_LIMIT,
         };
         let mut ignores_file = false;
-        x.begin_lines(reply.status, length, reply.provided_defaults, |lines| {
+        exchange.begin_lines(reply.status, length, reply.provided_defaults, |lines| {
             ignores_file = reply.write(self.header_names, lines);
         });
-        x.notes().ignores_file = ignores_file;
-        self.chunks = (framed && x.wants_content()).then(|| Box::new(Chunks::new()));
+        exchange.notes().ignores_file = ignores_file;
+        self.chunks = (framed && exchange.wants_content()).then(|| Box::new(Chunks::new()));
         Ok(())
     }
 
     /// Sends a piece of the body. Data that a slow client does not accept is buffered in memory and then in a
     /// file, so that the worker can continue.
-    async fn send(&mut self, x: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
-        let body = &body[..self.limit_to_announced(x, body.len() as u64) as usize];
+    async fn send(&mut self, exchange: &mut Exchange<'_>, body: &[u8], last: bool) -> Result<(), Fault> {
+        let body = &body[..self.limit_to_announced(exchange, body.len() as u64) as usize];
         if body.is_empty() {
             return Ok(());
         }
-        if last && x.backlog() + body.len() <= COLLECTED_BYTES_MAX {
-            return x.write(body).await;
+        if last && exchange.backlog() + body.len() <= COLLECTED_BYTES_MAX {
+            return exchange.write(body).await;
         }
-        x.offer(body)?;
-        self.apply_backpressure(x, last).await
+        exchange.offer(body)?;
+        self.apply_backpressure(exchange, last).await
     }
 
     /// Returns how many of `bytes` are within the announced length. Any excess is logged once.
-    fn limit_to_announced(&mut self, x: &Exchange<'_>, bytes: u64) -> u64 {
+    fn limit_to_announced(&mut self, exchange: &Exchange<'_>, bytes: u64) -> u64 {
         let taken = bytes.min(self.remaining_bytes);
         self.remaining_bytes = match self.remaining_bytes {
             NO_LIMIT => NO_LIMIT,
             left => left - taken,
         };
         if taken < bytes && !std::mem::replace(&mut self.excess_reported, true) {
-            let text = format!("{}: more body written than announced", request_line(x));
+            let text = format!("{}: more body written than announced", request_line(exchange));
             self.app_log.report(AppLogLevel::Warn, &text);
         }
         taken
@@ -442,27 +446,27 @@ impl<'c> Call<'c> {
 
     /// Applies backpressure if the client's backlog exceeds the buffer. After the `last` piece no worker
     /// waits.
-    async fn apply_backpressure(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
-        if x.backlog()
-            > x.buffered_bytes_max(
+    async fn apply_backpressure(&self, exchange: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
+        if exchange.backlog()
+            > exchange.buffered_bytes_max(
                 self.pending.dispatcher.generation.options.settings.answer_ahead_bytes as usize,
             )
         {
-            Box::pin(self.make_room(x, last)).await
+            Box::pin(self.make_room(exchange, last)).await
         } else {
             Ok(())
         }
     }
 
     /// Handles a client that is far behind. After the `last` piece no worker waits any more.
-    async fn make_room(&self, x: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
+    async fn make_room(&self, exchange: &mut Exchange<'_>, last: bool) -> Result<(), Fault> {
         let options = &self.pending.dispatcher.generation.options;
         self.pending.set_deadline(Deadline::Other);
-        while x.backlog() > x.buffered_bytes_max(options.settings.answer_ahead_bytes as usize) {
+        while exchange.backlog() > exchange.buffered_bytes_max(options.settings.answer_ahead_bytes as usize) {
             let spilled = match &options.spill {
-                Some(quota) => x.spill(quota).await?.map_err(|why| (quota, why)),
+                Some(quota) => exchange.spill(quota).await?.map_err(|why| (quota, why)),
                 None if last => break,
-                None => return self.wait_for_client(x).await,
+                None => return self.wait_for_client(exchange).await,
             };
             let Err((quota, why)) = spilled else { continue };
             if quota.should_report() {
@@ -472,29 +476,29 @@ impl<'c> Call<'c> {
             if last {
                 break;
             }
-            return self.wait_for_client(x).await;
+            return self.wait_for_client(exchange).await;
         }
-        self.pending.set_deadline(worker_deadline(x));
+        self.pending.set_deadline(worker_deadline(exchange));
         Ok(())
     }
 
     /// Makes the worker wait until the client has read everything; ended early if other requests need the
     /// worker.
-    async fn wait_for_client(&self, x: &mut Exchange<'_>) -> Result<(), Fault> {
+    async fn wait_for_client(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let dispatcher = self.pending.dispatcher.clone();
         let _held = HeldWorker::new(&dispatcher.generation);
-        self.pending.set_deadline(Deadline::ClientRead(x.write_timeout()));
+        self.pending.set_deadline(Deadline::ClientRead(exchange.write_timeout()));
         dispatcher.end_slowest_response();
         let mut unsent = u64::MAX;
-        while !x.try_flush()? {
-            if x.unsent() < unsent {
-                unsent = x.unsent();
-                self.pending.set_deadline(Deadline::ClientRead(x.write_timeout()));
+        while !exchange.try_flush()? {
+            if exchange.unsent() < unsent {
+                unsent = exchange.unsent();
+                self.pending.set_deadline(Deadline::ClientRead(exchange.write_timeout()));
             }
-            let look_after = CHECK_INTERVAL.min(x.write_timeout() / 2).max(Millis(1));
+            let look_after = CHECK_INTERVAL.min(exchange.write_timeout() / 2).max(Millis(1));
             let looked = {
-                let mut time = pin!(x.core().sleep(look_after));
-                let mut news = pin!(self.pending.wait_for_event(Some((x, Interest::of(false, true)))));
+                let mut time = pin!(exchange.core().sleep(look_after));
+                let mut news = pin!(self.pending.wait_for_event(Some((exchange, Interest::of(false, true)))));
                 poll_fn(|context| match news.as_mut().poll(context) {
                     Poll::Pending => time.as_mut().poll(context).map(|()| None),
                     news => news.map(Some),
@@ -502,11 +506,11 @@ impl<'c> Call<'c> {
                 .await
             };
             match looked {
-                None if x.has_progressed() => {
-                    self.pending.set_deadline(Deadline::ClientRead(x.write_timeout()))
+                None if exchange.has_progressed() => {
+                    self.pending.set_deadline(Deadline::ClientRead(exchange.write_timeout()))
                 }
                 None => {}
-                Some(Ok(())) => x.yield_after_spill().await,
+                Some(Ok(())) => exchange.yield_after_spill().await,
                 Some(Err(Completion::ClientTooSlow)) => {
                     if dispatcher.should_log_truncation() {
                         let text = "answers are cut off: their clients take them slowly, others wait for a worker, and \
@@ -516,20 +520,20 @@ impl<'c> Call<'c> {
                     return Err(Fault::Timeout);
                 }
                 Some(Err(fate)) => {
-                    return end_unanswered(x, fate).and(Err(Fault::Failed("the answer ended early")));
+                    return end_unanswered(exchange, fate).and(Err(Fault::Failed("the answer ended early")));
                 }
             }
         }
         // Parts that the worker sent meanwhile did not set `news`.
         self.pending.skip_next_wait();
-        self.pending.set_deadline(worker_deadline(x));
+        self.pending.set_deadline(worker_deadline(exchange));
         Ok(())
     }
 
     /// Handles a part that is neither head nor body; `more` holds its bytes.
     async fn handle_special_part(
         &mut self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         part: ResponsePart,
         more: &[u8],
     ) -> Result<(), Fault> {
@@ -540,9 +544,10 @@ impl<'c> Call<'c> {
                     |status: Status| status.is_informational() && status != Status::SWITCHING_PROTOCOLS;
                 match reply {
                     Ok(reply) if fits(reply.status) => {
-                        x.send_interim(reply.status, |lines| _ = reply.write(self.header_names, lines));
-                        x.try_flush()?;
-                        self.apply_backpressure(x, false).await?;
+                        exchange
+                            .send_interim(reply.status, |lines| _ = reply.write(self.header_names, lines));
+                        exchange.try_flush()?;
+                        self.apply_backpressure(exchange, false).await?;
                     }
                     _ => {
                         self.app_log.report(AppLogLevel::Error, "an interim answer that is none was left out")
@@ -550,8 +555,8 @@ impl<'c> Call<'c> {
                 }
                 Ok(())
             }
-            ResponsePart::Trailers => x.end(&response::trailers(more, self.header_names)),
-            ResponsePart::File(part) => self.send_file(x, part).await,
+            ResponsePart::Trailers => exchange.end(&response::trailers(more, self.header_names)),
+            ResponsePart::File(part) => self.send_file(exchange, part).await,
             ResponsePart::Head
             | ResponsePart::Data
             | ResponsePart::Log(_)
@@ -562,37 +567,37 @@ impl<'c> Call<'c> {
 
     /// Returns the worker's process. A worker that has just started may answer before the supervisor knows of
     /// it.
-    async fn worker_process(&self, x: &Exchange<'_>) -> Result<Arc<OwnedFd>, Fault> {
+    async fn worker_process(&self, exchange: &Exchange<'_>) -> Result<Arc<OwnedFd>, Fault> {
         for _ in 0..PROCESS_LOOKUPS_MAX {
             match self.pending.process() {
                 Some(process) => return Ok(process),
                 None if self.pending.is_void() => break,
-                None => x.core().sleep(PROCESS_LOOKUP_PAUSE).await,
+                None => exchange.core().sleep(PROCESS_LOOKUP_PAUSE).await,
             }
         }
         Err(Fault::Failed("the worker is gone"))
     }
 
-    async fn send_file(&mut self, x: &mut Exchange<'_>, mut part: FilePart) -> Result<(), Fault> {
+    async fn send_file(&mut self, exchange: &mut Exchange<'_>, mut part: FilePart) -> Result<(), Fault> {
         if self.chunks.is_some() {
             return Err(Fault::Failed("a file has no chunks"));
         }
-        part.len = self.limit_to_announced(x, part.len);
-        let process = self.worker_process(x).await?;
+        part.len = self.limit_to_announced(exchange, part.len);
+        let process = self.worker_process(exchange).await?;
         let taken = match self.pending.launcher() {
             None => file::take_descriptor(&process, part, None),
             // The launcher is another process, so its reply is awaited on another thread.
             Some(launcher) => {
                 let take = move || io::Result::Ok(file::take_descriptor(&process, part, Some(&*launcher)));
-                x.core().offload(take).await?
+                exchange.core().offload(take).await?
             }
         };
         self.pending.release_file();
         match taken {
-            Ok(_) if !x.wants_content() => Ok(()),
+            Ok(_) if !exchange.wants_content() => Ok(()),
             Ok(taken) => {
                 self.pending.set_deadline(Deadline::Other);
-                file::send(x, taken, part, self.length_known).await?;
+                file::send(exchange, taken, part, self.length_known).await?;
                 self.pending.set_deadline(Deadline::NextPiece);
                 Ok(())
             }
@@ -605,14 +610,14 @@ impl<'c> Call<'c> {
 }
 
 /// Deadline for the worker's next progress.
-fn worker_deadline(x: &Exchange<'_>) -> Deadline {
-    if x.has_begun() { Deadline::NextPiece } else { Deadline::Worker }
+fn worker_deadline(exchange: &Exchange<'_>) -> Deadline {
+    if exchange.has_begun() { Deadline::NextPiece } else { Deadline::Worker }
 }
 
-fn end_unanswered(x: &Exchange<'_>, fate: Completion) -> Result<CallOutcome, Fault> {
+fn end_unanswered(exchange: &Exchange<'_>, fate: Completion) -> Result<CallOutcome, Fault> {
     match fate {
         Completion::ClientStalled => Err(Fault::Timeout),
-        fate if !x.has_begun() => Ok(CallOutcome::Unanswered(fate)),
+        fate if !exchange.has_begun() => Ok(CallOutcome::Unanswered(fate)),
         Completion::TimedOut => {
             Err(Fault::Failed("the application paused for too long in the middle of its answer"))
         }
@@ -621,8 +626,8 @@ fn end_unanswered(x: &Exchange<'_>, fate: Completion) -> Result<CallOutcome, Fau
 }
 
 /// Ends a response that cannot be completed.
-fn end_invalid(x: &Exchange<'_>) -> Result<Option<CallOutcome>, Fault> {
-    if x.has_begun() {
+fn end_invalid(exchange: &Exchange<'_>) -> Result<Option<CallOutcome>, Fault> {
+    if exchange.has_begun() {
         Err(Fault::Failed("the application gave up in the middle of its answer"))
     } else {
         Ok(Some(CallOutcome::InvalidResponse))

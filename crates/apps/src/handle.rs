@@ -154,22 +154,22 @@ impl Handle {
 
     /// Reads the beginning of the request's body, or all of it. Returns `None` if the body could not be
     /// buffered completely and has no known length, which many applications need.
-    async fn read_upload(&self, x: &mut Exchange<'_>) -> Result<Option<Upload>, Fault> {
-        if x.request().body() == http::BodySize::None {
+    async fn read_upload(&self, exchange: &mut Exchange<'_>) -> Result<Option<Upload>, Fault> {
+        if exchange.request().body() == http::BodySize::None {
             return Ok(Some(Upload::empty()));
         }
-        let (upload, why) = Upload::begin(x, &self.0.read_ahead()).await?;
+        let (upload, why) = Upload::begin(exchange, &self.0.read_ahead()).await?;
         let Some((quota, why)) = self.0.quota().zip(why) else { return Ok(Some(upload)) };
         if quota.should_report() {
             self.0.app_log.report(AppLogLevel::Warn, &format!("requests are not buffered: {why}"));
         }
-        let has_length = upload.length().is_some() || x.request().body() != http::BodySize::Unknown;
+        let has_length = upload.length().is_some() || exchange.request().body() != http::BodySize::Unknown;
         Ok(has_length.then_some(upload))
     }
 
     fn submit<'c>(
         &'c self,
-        x: &Exchange<'_>,
+        exchange: &Exchange<'_>,
         mount: &Mount<'_>,
         upload: &'c mut Upload,
         (upgrade_request, measure): (Option<&'c UpgradeRequest>, Measure),
@@ -182,7 +182,7 @@ impl Handle {
             return Err(NotSubmitted::Loading);
         };
         let mut head = dispatcher.buffer();
-        let request = x.request();
+        let request = exchange.request();
         let chunked = request.body() == http::BodySize::Unknown;
         let length = upload.length().filter(|_| chunked);
         let socket = match upgrade_request {
@@ -200,13 +200,13 @@ impl Handle {
             mount,
             length,
             socket,
-            x.local_port(),
+            exchange.local_port(),
             &inner.header_ids,
         ) {
             // A WebSocket client's messages are the body.
             Ok(()) => {
                 let is_last = upload.is_last() && upgrade_request.is_none();
-                dispatcher.submit(&head, upload.ahead(), is_last, (measure, x.permits()))
+                dispatcher.submit(&head, upload.ahead(), is_last, (measure, exchange.permits()))
             }
             Err(_) => Err(SubmitError::HeadTooLarge),
         };
@@ -219,9 +219,9 @@ impl Handle {
         Ok(Call::new(pending, upload, upgrade_request, &inner.header_names, &inner.app_log))
     }
 
-    async fn send_failure(&self, x: &mut Exchange<'_>, failure: &LoadFailure) -> Result<(), Fault> {
+    async fn send_failure(&self, exchange: &mut Exchange<'_>, failure: &LoadFailure) -> Result<(), Fault> {
         if !failure.is_shown {
-            return x
+            return exchange
                 .refuse_with(Status::SERVICE_UNAVAILABLE, "the application does not start", &retry_after())
                 .await;
         }
@@ -229,7 +229,7 @@ impl Handle {
         fields.push(Name::ContentType, b"text/html; charset=utf-8");
         fields.push(Name::CacheControl, b"no-store");
         let page = failure_page(&self.0.app_log.app, &failure.error_text);
-        x.reply(Status::INTERNAL_SERVER_ERROR, &fields, page.as_bytes()).await
+        exchange.reply(Status::INTERNAL_SERVER_ERROR, &fields, page.as_bytes()).await
     }
 }
 
@@ -249,20 +249,20 @@ enum NotSubmitted {
     Refused(SubmitError),
 }
 
-async fn refuse(x: &mut Exchange<'_>, fate: Completion) -> Result<(), Fault> {
+async fn refuse(exchange: &mut Exchange<'_>, fate: Completion) -> Result<(), Fault> {
     match fate {
         Completion::TimedOut => {
-            x.refuse(Status::GATEWAY_TIMEOUT, "the application took too long to answer").await
+            exchange.refuse(Status::GATEWAY_TIMEOUT, "the application took too long to answer").await
         }
         Completion::Unclaimed | Completion::Dropped => {
             let reason = "too many requests wait for the application";
-            x.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await
+            exchange.refuse_with(Status::SERVICE_UNAVAILABLE, reason, &retry_after()).await
         }
         Completion::WorkerDied { .. }
         | Completion::LoadFailed
         | Completion::ClientStalled
         | Completion::ClientTooSlow => {
-            x.refuse(Status::BAD_GATEWAY, "the application died while it answered").await
+            exchange.refuse(Status::BAD_GATEWAY, "the application died while it answered").await
         }
     }
 }

@@ -78,17 +78,19 @@ pub(crate) async fn relay(
 /// Reads the application's handshake response and switches the stream if its status is 101. Returns the bytes
 /// after the head, or the status that refuses the request.
 async fn switch(
-    x: &mut Exchange<'_>,
+    exchange: &mut Exchange<'_>,
     link: &mut Link,
     head_timeout: Millis,
 ) -> Result<Result<Vec<u8>, Status>, Fault> {
-    let deadline = x.core().now() + head_timeout;
+    let deadline = exchange.core().now() + head_timeout;
     let mut head = ResponseHead::default();
     let mut bytes = Vec::new();
     let limits = Limits::default();
     loop {
         match read(link, &mut bytes)? {
-            None => x.wait_either(Interest::GONE, (&*link, link.interest(true, false)), deadline).await?,
+            None => {
+                exchange.wait_either(Interest::GONE, (&*link, link.interest(true, false)), deadline).await?
+            }
             Some(0) => return Ok(Err(Status::BAD_GATEWAY)),
             Some(_) => match head.parse(&bytes, Method::Get, &limits) {
                 Ok(true) => break,
@@ -96,7 +98,7 @@ async fn switch(
                 Err(_) => return Ok(Err(Status::BAD_GATEWAY)),
             },
         }
-        if x.is_gone() {
+        if exchange.is_gone() {
             return Err(Fault::Disconnected);
         }
     }
@@ -104,7 +106,7 @@ async fn switch(
         let refuses = (400..600).contains(&head.status.code());
         return Ok(Err(if refuses { head.status } else { Status::BAD_GATEWAY }));
     }
-    x.upgrade(|lines| {
+    exchange.upgrade(|lines| {
         for field in &head.fields {
             let name = field.name.of(&bytes);
             let value = field.value.of(&bytes);

@@ -115,11 +115,11 @@ impl Upload {
     /// Reads the body into a file, as far as there is room.
     async fn spill(
         mut self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         quota: &Arc<SpillQuota>,
     ) -> Result<(Upload, Option<SpillError>), Fault> {
-        let core = x.core().clone();
-        let announced = match x.request().body() {
+        let core = exchange.core().clone();
+        let announced = match exchange.request().body() {
             http::BodySize::Known(length) => length,
             _ => self.ahead.len() as u64,
         };
@@ -131,7 +131,7 @@ impl Upload {
         let mut why = None;
         while !read && why.is_none() {
             while self.ahead.len() < BLOCK_BYTES && !read {
-                match x.read().await? {
+                match exchange.read().await? {
                     None => read = true,
                     Some(piece) => self.ahead.extend_from_slice(piece),
                 }
@@ -261,13 +261,13 @@ impl Upload {
     }
 
     /// Loads the next piece of the buffered data into `ahead`.
-    async fn load_next(&mut self, x: &Exchange<'_>) -> Result<(), Fault> {
+    async fn load_next(&mut self, exchange: &Exchange<'_>) -> Result<(), Fault> {
         self.sent = 0;
         match &mut self.file {
             Some(file) if file.unread() > 0 => {
                 let into = std::mem::take(&mut self.ahead);
                 // Boxed, because this is rare.
-                self.ahead = Box::pin(file.read(x.core(), into, BLOCK_BYTES)).await?;
+                self.ahead = Box::pin(file.read(exchange.core(), into, BLOCK_BYTES)).await?;
             }
             _ => {
                 self.can_rewind = false;

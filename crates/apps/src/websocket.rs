@@ -219,8 +219,8 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Whether the client's backlog must shrink before more is read from the client.
-    fn is_held_back(&self, x: &Exchange<'_>) -> bool {
-        x.backlog() > x.buffered_bytes_max(self.ahead_bytes).max(BACKLOG_BYTES_MIN)
+    fn is_held_back(&self, exchange: &Exchange<'_>) -> bool {
+        exchange.backlog() > exchange.buffered_bytes_max(self.ahead_bytes).max(BACKLOG_BYTES_MIN)
     }
 
     /// Memory in use, in addition to the output buffered for the client.
@@ -229,33 +229,37 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Reads from the client: true if something arrived.
-    fn read_client(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
+    fn read_client(&mut self, exchange: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
         if self.client_input == ClientInput::Ended || !self.to_worker.is_empty() {
             return false;
         }
-        if self.is_held_back(x) {
+        if self.is_held_back(exchange) {
             // The server was not reading, so the client was not idle.
-            (self.received_at, self.is_ping_sent) = (x.core().now(), false);
+            (self.received_at, self.is_ping_sent) = (exchange.core().now(), false);
             return false;
         }
         if self.inbound.frame_bytes_left() > READ_BYTES as u64 {
-            self.read_piece::<READ_BYTES_LONG>(x, pending)
+            self.read_piece::<READ_BYTES_LONG>(exchange, pending)
         } else {
-            self.read_piece::<READ_BYTES>(x, pending)
+            self.read_piece::<READ_BYTES>(exchange, pending)
         }
     }
 
-    fn read_piece<const BYTES: usize>(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) -> bool {
+    fn read_piece<const BYTES: usize>(
+        &mut self,
+        exchange: &mut Exchange<'_>,
+        pending: &PendingRequest,
+    ) -> bool {
         if !self.input.is_empty() {
             let rest = std::mem::take(&mut self.input);
-            self.input_at += self.parse(x, pending, &rest[self.input_at..]);
+            self.input_at += self.parse(exchange, pending, &rest[self.input_at..]);
             if self.input_at < rest.len() {
                 self.input = rest;
             }
             return true;
         }
         let mut buffer = [0; BYTES];
-        let len = match x.try_read_raw(&mut buffer) {
+        let len = match exchange.try_read_raw(&mut buffer) {
             Ok(None) => return false,
             Ok(Some(0)) | Err(_) => {
                 self.on_disconnect();
@@ -263,7 +267,7 @@ impl<'s> WebSocketSession<'s> {
             }
             Ok(Some(len)) => len,
         };
-        (self.received_at, self.is_ping_sent) = (x.core().now(), false);
+        (self.received_at, self.is_ping_sent) = (exchange.core().now(), false);
         self.moved_bytes += len;
         if self.has_closed() {
             self.discarded_bytes += len;
@@ -272,13 +276,13 @@ impl<'s> WebSocketSession<'s> {
                 return true;
             }
         }
-        let used = self.parse(x, pending, &buffer[..len]);
+        let used = self.parse(exchange, pending, &buffer[..len]);
         (self.input, self.input_at) = (buffer[used..len].to_vec(), 0);
         true
     }
 
     /// Parses frames: up to a complete message, or until other tasks must run. Returns the number of bytes parsed.
-    fn parse(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, bytes: &[u8]) -> usize {
+    fn parse(&mut self, exchange: &mut Exchange<'_>, pending: &PendingRequest, bytes: &[u8]) -> usize {
         let mut rest = bytes;
         while !rest.is_empty() && self.to_worker.is_empty() && self.moved_bytes < BYTES_PER_TURN {
             if self.client_input != ClientInput::Open {
@@ -290,58 +294,58 @@ impl<'s> WebSocketSession<'s> {
             let received = self.inbound.next(&mut rest, &pending.dispatcher.codecs);
             self.moved_bytes += FRAME_BYTES.max(self.inbound.message_bytes().saturating_sub(message_bytes));
             if self.inbound.held_bytes() > held_bytes.max(READ_BYTES_LONG) {
-                self.charge_growth(x);
+                self.charge_growth(exchange);
             }
             match received {
                 Ok(ReceivedFrame::Incomplete) => {}
-                Ok(ReceivedFrame::Empty) => self.charge_idle_frame(x),
+                Ok(ReceivedFrame::Empty) => self.charge_idle_frame(exchange),
                 Ok(ReceivedFrame::Ping) => {
                     self.pong = Some(self.inbound.control().to_vec());
-                    self.charge_idle_frame(x);
+                    self.charge_idle_frame(exchange);
                 }
                 // No record may follow the close.
                 Ok(ReceivedFrame::Message(record)) if !self.is_close_reported() => self.to_worker = record,
                 Ok(ReceivedFrame::Message(_)) => {}
-                Ok(ReceivedFrame::Close(close)) => self.on_close(x, close),
-                Err(Violation { code, reason }) => self.fail(x, code, reason),
+                Ok(ReceivedFrame::Close(close)) => self.on_close(exchange, close),
+                Err(Violation { code, reason }) => self.fail(exchange, code, reason),
             }
         }
-        self.answer_ping(x);
+        self.answer_ping(exchange);
         bytes.len() - rest.len()
     }
 
     /// Charges the memory of an incomplete message that has grown; fails if all memory is used.
-    fn charge_growth(&mut self, x: &mut Exchange<'_>) {
-        x.hold(self.held_bytes());
-        if x.core().memory().pressure() == Pressure::Exhausted {
-            self.fail(x, TRY_AGAIN, "the server is temporarily out of memory");
-            x.hold(self.held_bytes());
+    fn charge_growth(&mut self, exchange: &mut Exchange<'_>) {
+        exchange.hold(self.held_bytes());
+        if exchange.core().memory().pressure() == Pressure::Exhausted {
+            self.fail(exchange, TRY_AGAIN, "the server is temporarily out of memory");
+            exchange.hold(self.held_bytes());
         }
     }
 
     /// Charges a frame without content.
-    fn charge_idle_frame(&mut self, x: &mut Exchange<'_>) {
-        if !self.budget.spend(x.core().now()) {
-            self.fail(x, POLICY_VIOLATION, "too many frames without content");
+    fn charge_idle_frame(&mut self, exchange: &mut Exchange<'_>) {
+        if !self.budget.spend(exchange.core().now()) {
+            self.fail(exchange, POLICY_VIOLATION, "too many frames without content");
         }
     }
 
-    fn answer_ping(&mut self, x: &mut Exchange<'_>) {
+    fn answer_ping(&mut self, exchange: &mut Exchange<'_>) {
         if let Some(pong) = self.pong.take()
             && !self.has_closed()
         {
-            self.write_frame(x, FIN | frame::PONG, &pong);
+            self.write_frame(exchange, FIN | frame::PONG, &pong);
         }
     }
 
     /// Handles a close from the client, which may answer a close of the server.
-    fn on_close(&mut self, x: &mut Exchange<'_>, close: Option<(u16, String)>) {
-        self.answer_ping(x);
+    fn on_close(&mut self, exchange: &mut Exchange<'_>, close: Option<(u16, String)>) {
+        self.answer_ping(exchange);
         if !self.has_closed() {
             self.client_output = ClientOutput::Closed;
             // Echo the code and reason.
             let answer = self.inbound.control().to_vec();
-            self.write_frame(x, FIN | frame::CLOSE, &answer);
+            self.write_frame(exchange, FIN | frame::CLOSE, &answer);
         }
         let (code, reason) = close.unwrap_or((NO_CODE, String::new()));
         self.report_close(code, &reason);
@@ -361,8 +365,8 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Handles a protocol violation: sends a close and discards all further input from the client.
-    fn fail(&mut self, x: &mut Exchange<'_>, code: u16, reason: &'static str) {
-        self.close(x, code, reason);
+    fn fail(&mut self, exchange: &mut Exchange<'_>, code: u16, reason: &'static str) {
+        self.close(exchange, code, reason);
         self.report_close(code, reason);
         self.client_input = self.client_input.max(ClientInput::Discarded);
     }
@@ -387,23 +391,23 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Sends a close frame, unless one was sent already.
-    fn close(&mut self, x: &mut Exchange<'_>, code: u16, reason: &str) {
+    fn close(&mut self, exchange: &mut Exchange<'_>, code: u16, reason: &str) {
         if self.has_closed() {
             return;
         }
         self.client_output = ClientOutput::Closed;
-        self.closed_at = x.core().now();
+        self.closed_at = exchange.core().now();
         // Invalid close codes are an error of the application.
         let code = if frame::is_close_code(code) { code } else { INTERNAL_ERROR };
-        self.write_frame(x, FIN | frame::CLOSE, &[&code.to_be_bytes(), reason.as_bytes()].concat());
+        self.write_frame(exchange, FIN | frame::CLOSE, &[&code.to_be_bytes(), reason.as_bytes()].concat());
         self.inbound.discard();
     }
 
     /// Writes a frame to the client's connection.
-    fn write_frame(&mut self, x: &mut Exchange<'_>, first: u8, payload: &[u8]) {
+    fn write_frame(&mut self, exchange: &mut Exchange<'_>, first: u8, payload: &[u8]) {
         let (head, len) = frame::encode_head(first, payload.len());
         self.written_bytes += (len + payload.len()) as u64;
-        if x.offer(&head[..len]).and_then(|()| x.offer(payload)).is_err() {
+        if exchange.offer(&head[..len]).and_then(|()| exchange.offer(payload)).is_err() {
             self.on_output_lost();
         }
     }
@@ -433,10 +437,10 @@ impl<'s> WebSocketSession<'s> {
     }
 
     /// Reads from the worker: true if something arrived.
-    fn read_worker(&mut self, x: &mut Exchange<'_>, pending: &mut PendingRequest) -> bool {
+    fn read_worker(&mut self, exchange: &mut Exchange<'_>, pending: &mut PendingRequest) -> bool {
         // Records that cannot be sent need not wait for the client.
         if self.worker_output == WorkerOutput::Ended
-            || (!self.has_closed() && x.backlog() > x.buffered_bytes_max(self.ahead_bytes))
+            || (!self.has_closed() && exchange.backlog() > exchange.buffered_bytes_max(self.ahead_bytes))
         {
             return false;
         }
@@ -454,36 +458,38 @@ impl<'s> WebSocketSession<'s> {
                     ResponsePart::Data if self.is_over() && self.worker_input == WorkerInput::Closed => {
                         self.worker_output = WorkerOutput::Ended;
                     }
-                    ResponsePart::Data => self.send_records(x, pending, &buffer),
+                    ResponsePart::Data => self.send_records(exchange, pending, &buffer),
                     ResponsePart::Log(level) => self.app_log.line(level, &buffer),
                     ResponsePart::End => {}
                     ResponsePart::Aborted(_) => {
                         self.worker_output = WorkerOutput::Ended;
-                        self.close(x, INTERNAL_ERROR, "");
+                        self.close(exchange, INTERNAL_ERROR, "");
                     }
-                    _ => self.on_worker_violation(x, "it sends an invalid WebSocket record"),
+                    _ => self.on_worker_violation(exchange, "it sends an invalid WebSocket record"),
                 }
             }
             Ok(None) => {}
-            Err(ring::TicketError::WorkerFault(fault)) => self.on_worker_violation(x, &fault.to_string()),
-            Err(ring::TicketError::Void) => self.on_worker_violation(x, "its answer is void"),
+            Err(ring::TicketError::WorkerFault(fault)) => {
+                self.on_worker_violation(exchange, &fault.to_string())
+            }
+            Err(ring::TicketError::Void) => self.on_worker_violation(exchange, "its answer is void"),
         }
         pending.dispatcher.return_buffer(buffer);
         if self.worker_output == WorkerOutput::Ended {
-            self.close(x, NORMAL, "");
+            self.close(exchange, NORMAL, "");
         }
         !matches!(received, Ok(None))
     }
 
     /// Handles a protocol violation of the worker: nothing more is read from it.
-    fn on_worker_violation(&mut self, x: &mut Exchange<'_>, why: &str) {
+    fn on_worker_violation(&mut self, exchange: &mut Exchange<'_>, why: &str) {
         self.app_log.report(AppLogLevel::Error, why);
         self.worker_output = WorkerOutput::Ended;
-        self.close(x, INTERNAL_ERROR, "");
+        self.close(exchange, INTERNAL_ERROR, "");
     }
 
     /// Sends the worker's records.
-    fn send_records(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest, mut bytes: &[u8]) {
+    fn send_records(&mut self, exchange: &mut Exchange<'_>, pending: &PendingRequest, mut bytes: &[u8]) {
         self.moved_bytes += bytes.len();
         while !bytes.is_empty() && !self.has_closed() {
             match self.records.take(&mut bytes) {
@@ -492,42 +498,42 @@ impl<'s> WebSocketSession<'s> {
                     let mut buffer = pending.dispatcher.buffer();
                     let piece = MessagePiece { text, first, last, payload: &payload };
                     match self.outbound.encode_frame(&piece, &pending.dispatcher.codecs, &mut buffer) {
-                        Some((first, true)) => self.write_frame(x, first, &buffer),
-                        Some((first, false)) => self.write_frame(x, first, &payload),
+                        Some((first, true)) => self.write_frame(exchange, first, &buffer),
+                        Some((first, false)) => self.write_frame(exchange, first, &payload),
                         None => {}
                     }
                     pending.dispatcher.return_buffer(buffer);
                 }
-                Ok(Some(WorkerRecord::Close { code, reason })) => self.close(x, code, &reason),
+                Ok(Some(WorkerRecord::Close { code, reason })) => self.close(exchange, code, &reason),
                 Ok(None) => {}
-                Err(why) => self.on_worker_violation(x, why),
+                Err(why) => self.on_worker_violation(exchange, why),
             }
         }
     }
 
     /// Records how much the client has read.
-    fn record_progress(&mut self, x: &Exchange<'_>) {
-        let taken_bytes = self.written_bytes.saturating_sub(x.backlog() as u64);
-        if x.backlog() == 0 || taken_bytes > self.read_bytes {
-            (self.read_bytes, self.read_at) = (taken_bytes, x.core().now());
+    fn record_progress(&mut self, exchange: &Exchange<'_>) {
+        let taken_bytes = self.written_bytes.saturating_sub(exchange.backlog() as u64);
+        if exchange.backlog() == 0 || taken_bytes > self.read_bytes {
+            (self.read_bytes, self.read_at) = (taken_bytes, exchange.core().now());
         }
     }
 
     /// Handles the timers: pings and timeouts.
-    fn handle_timers(&mut self, x: &mut Exchange<'_>, replaced: bool) {
-        let now = x.core().now();
+    fn handle_timers(&mut self, exchange: &mut Exchange<'_>, replaced: bool) {
+        let now = exchange.core().now();
         if self.has_closed() {
             if self.client_input != ClientInput::Ended && now >= self.closed_at + CLOSE_TIMEOUT {
                 self.on_disconnect();
             }
             return;
         }
-        if x.is_draining() || replaced {
+        if exchange.is_draining() || replaced {
             let code = if replaced { SERVICE_RESTART } else { GOING_AWAY };
             self.report_close(code, "");
-            return self.close(x, code, "");
+            return self.close(exchange, code, "");
         }
-        if x.backlog() > 0 && now - self.read_at >= self.idle_timeout {
+        if exchange.backlog() > 0 && now - self.read_at >= self.idle_timeout {
             // The client reads nothing, so a close would not reach it. The application gets the same time to
             // end as after a close.
             self.report_close(ABNORMAL_CLOSURE, "");
@@ -537,18 +543,19 @@ impl<'s> WebSocketSession<'s> {
         let silent_for = now - self.received_at;
         if self.to_worker.is_empty() && silent_for >= self.idle_timeout {
             self.report_close(ABNORMAL_CLOSURE, "");
-            self.close(x, GOING_AWAY, "the client was silent for too long");
+            self.close(exchange, GOING_AWAY, "the client was silent for too long");
         } else if !self.is_ping_sent && silent_for >= self.idle_timeout / 2 {
             self.is_ping_sent = true;
-            self.write_frame(x, FIN | frame::PING, b"");
+            self.write_frame(exchange, FIN | frame::PING, b"");
         }
     }
 
     /// Waits until there is something to do.
-    async fn wait(&mut self, x: &mut Exchange<'_>, pending: &PendingRequest) {
-        let reads =
-            self.client_input != ClientInput::Ended && self.to_worker.is_empty() && !self.is_held_back(x);
-        let writes = x.backlog() > 0 && self.client_output != ClientOutput::Broken;
+    async fn wait(&mut self, exchange: &mut Exchange<'_>, pending: &PendingRequest) {
+        let reads = self.client_input != ClientInput::Ended
+            && self.to_worker.is_empty()
+            && !self.is_held_back(exchange);
+        let writes = exchange.backlog() > 0 && self.client_output != ClientOutput::Broken;
         // A connection with an error is always ready, although its backlog can never be sent.
         let client = Interest::of(reads, writes);
         let look_after = match self.has_closed() {
@@ -556,10 +563,10 @@ impl<'s> WebSocketSession<'s> {
             // The end of the server or of the generation wakes the task.
             false => self.idle_timeout / 4,
         };
-        x.release_buffers();
-        x.hold(self.held_bytes());
+        exchange.release_buffers();
+        exchange.hold(self.held_bytes());
         if self.worker_output == WorkerOutput::Ended {
-            return wait_for_client(x, client, look_after).await;
+            return wait_for_client(exchange, client, look_after).await;
         }
         // Once nothing reaches the client any more, the application's time to end is limited, whatever it
         // sends.
@@ -569,20 +576,20 @@ impl<'s> WebSocketSession<'s> {
             self.worker_output = WorkerOutput::Limited;
             pending.set_deadline(Deadline::Worker);
         }
-        if let Err(completion) = pending.wait_for_event(Some((x, client))).await {
+        if let Err(completion) = pending.wait_for_event(Some((exchange, client))).await {
             self.worker_output = WorkerOutput::Ended;
             if let Completion::WorkerDied { .. } = completion {
-                self.close(x, INTERNAL_ERROR, "");
+                self.close(exchange, INTERNAL_ERROR, "");
             }
         }
     }
 }
 
-async fn wait_for_client(x: &Exchange<'_>, client: Interest, time_max: Millis) {
-    let mut time = pin!(x.core().sleep(time_max));
-    poll_fn(
-        |context| if x.poll_client(client, context) { Poll::Ready(()) } else { time.as_mut().poll(context) },
-    )
+async fn wait_for_client(exchange: &Exchange<'_>, client: Interest, time_max: Millis) {
+    let mut time = pin!(exchange.core().sleep(time_max));
+    poll_fn(|context| {
+        if exchange.poll_client(client, context) { Poll::Ready(()) } else { time.as_mut().poll(context) }
+    })
     .await;
 }
 

@@ -57,22 +57,22 @@ pub(crate) async fn coded(
 /// is sent uncompressed, or compressed while it is sent.
 async fn compressed(
     cache: &Arc<Cache>,
-    x: &Exchange<'_>,
+    exchange: &Exchange<'_>,
     object: &Arc<Object>,
     shown: &mut Fields,
     key: impl FnOnce() -> Option<Vec<u8>>,
 ) -> Option<Arc<[u8]>> {
     let length = object.body.len();
-    let (coding, effort) = x.coding_of(object.status, shown, Length::Known(length))?;
+    let (coding, effort) = exchange.coding_of(object.status, shown, Length::Known(length))?;
     let fields = coded_fields(shown, coding);
-    if !sends_whole_content(x, object.status, &fields) {
+    if !sends_whole_content(exchange, object.status, &fields) {
         *shown = fields;
         return Some(Arc::default());
     }
     let body = match cache.coded(object, coding) {
         CodedLookup::Ready(body) => body,
         CodedLookup::Start(job)
-            if length <= CONTENT_BYTES_MAX && x.core().memory().pressure() < Pressure::High =>
+            if length <= CONTENT_BYTES_MAX && exchange.core().memory().pressure() < Pressure::High =>
         {
             let cache = cache.clone();
             let body = object.body.clone();
@@ -85,7 +85,7 @@ async fn compressed(
                 cache.add_coded(&key, &job, made.clone());
                 made
             };
-            x.core().offload(make).await?
+            exchange.core().offload(make).await?
         }
         CodedLookup::Start(_) | CodedLookup::Unavailable => return None,
     };
@@ -94,8 +94,8 @@ async fn compressed(
 }
 
 /// Whether the whole content is sent: the client's copy is not current.
-fn sends_whole_content(x: &Exchange<'_>, status: Status, fields: &Fields) -> bool {
-    answer::select(x.request().head(), status, fields, None) == Selected::Whole
+fn sends_whole_content(exchange: &Exchange<'_>, status: Status, fields: &Fields) -> bool {
+    answer::select(exchange.request().head(), status, fields, None) == Selected::Whole
 }
 
 /// A stored response and the compression dictionaries of its route.

@@ -87,9 +87,9 @@ enum Lookup {
 }
 
 /// Applies the limits of requests that the cache does not answer. Returns whether the request has been refused.
-async fn is_refused(rates: Option<&RateRules>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+async fn is_refused(rates: Option<&RateRules>, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {
     match rates {
-        Some(rates) => Ok(rates.run(x, CountedRequests::Misses).await? == Flow::Answered),
+        Some(rates) => Ok(rates.run(exchange, CountedRequests::Misses).await? == Flow::Answered),
         None => Ok(false),
     }
 }
@@ -150,15 +150,15 @@ impl RouteCache {
 
     /// Loads a response from disk into memory. `None` if there is none for this request, or another request
     /// has loaded it.
-    async fn load(&self, x: &Exchange<'_>, load: DiskLoad, key: &[u8]) -> Option<Arc<Object>> {
+    async fn load(&self, exchange: &Exchange<'_>, load: DiskLoad, key: &[u8]) -> Option<Arc<Object>> {
         match load {
             DiskLoad::Read(on_disk, _guard) => {
-                let request = x.detach();
+                let request = exchange.detach();
                 let (head, bytes) = (request.head().0.clone(), request.head().1.to_vec());
                 let cache = self.cache.clone();
                 let read = move || on_disk.read((&head, &bytes)).map(|read| cache.filed_from_disk(read));
-                let read = x.core().offload(read).await?;
-                let keeps = x.core().memory().pressure() < net::Pressure::High;
+                let read = exchange.core().offload(read).await?;
+                let keeps = exchange.core().memory().pressure() < net::Pressure::High;
                 self.cache.add_from_disk(key, read, keeps)
             }
             DiskLoad::Wait(waiter) => {
@@ -278,83 +278,85 @@ impl RouteCache {
     /// its URL.
     async fn bypass(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         origin: impl CachedHandler,
         matched: MatchedRules,
         why: ForwardReason,
     ) -> Result<(), Fault> {
         count(&self.cache.counters.bypassed);
-        x.notes().cache = Some(CacheOutcome::Bypass);
-        let request = x.request();
+        exchange.notes().cache = Some(CacheOutcome::Bypass);
+        let request = exchange.request();
         let changes = !request.method().is_safe() && request.method() != Method::Connect;
         let keys = if changes { self.keys(&request, matched) } else { Vec::new() };
         let host = request.authority().to_vec();
-        let changes = changes.then(|| (self.cache.clone(), x.core().clone()));
-        x.set_tap(Box::new(BypassTap { changes, keys, host, forward_reason: why }));
-        origin.serve(x).await
+        let changes = changes.then(|| (self.cache.clone(), exchange.core().clone()));
+        exchange.set_tap(Box::new(BypassTap { changes, keys, host, forward_reason: why }));
+        origin.serve(exchange).await
     }
 
     /// Fetches the response from the origin, or waits for one that is being fetched.
     async fn fetch_or_wait(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         mut miss: Miss,
         origin: impl CachedHandler,
     ) -> Result<(), Fault> {
-        let facts = self.request_facts(&x.request(), miss.matched);
+        let facts = self.request_facts(&exchange.request(), miss.matched);
         if facts.directives.only_if_cached {
-            return x.refuse(Status::GATEWAY_TIMEOUT, "the response is not in the cache").await;
+            return exchange.refuse(Status::GATEWAY_TIMEOUT, "the response is not in the cache").await;
         }
-        let is_short = x.core().memory().pressure() >= net::Pressure::High;
+        let is_short = exchange.core().memory().pressure() >= net::Pressure::High;
         if !miss.may_store || facts.directives.no_store || is_short {
-            return self.bypass(x, origin, miss.matched, miss.forward_reason).await;
+            return self.bypass(exchange, origin, miss.matched, miss.forward_reason).await;
         }
         let min_uses = self.rules.min_uses(miss.matched);
         if min_uses > 1 && miss.stale.is_none() && self.cache.uses.count(&miss.key) < min_uses {
-            return self.bypass(x, origin, miss.matched, miss.forward_reason).await;
+            return self.bypass(exchange, origin, miss.matched, miss.forward_reason).await;
         }
         count(&self.cache.counters.misses);
-        x.notes().cache = Some(CacheOutcome::Miss);
-        let common = self.shared_properties(&x.request(), miss.matched);
+        exchange.notes().cache = Some(CacheOutcome::Miss);
+        let common = self.shared_properties(&exchange.request(), miss.matched);
         let origin = Rc::new(origin);
         // At most two more attempts: a request that waited for a response that is not for it fetches its own,
         // and one whose validation failed for another version drops the condition.
         for is_shared in [miss.is_shared, false, false] {
             let reader = match self.cache.begin_fill(&miss.key, is_shared.then_some(&common[..])) {
-                FillStart::Full => return self.bypass_shared(x, &origin, miss.forward_reason).await,
+                FillStart::Full => return self.bypass_shared(exchange, &origin, miss.forward_reason).await,
                 FillStart::Follow(reader) => reader,
                 FillStart::Lead(fill, reader) => {
-                    self.spawn(x, &miss, fill, &facts, origin.clone());
+                    self.spawn(exchange, &miss, fill, &facts, origin.clone());
                     reader
                 }
             };
             let leads = reader.is_leader();
             let cancels = origin.cancels_on_disconnect();
-            forward_interims(x, &reader, cancels).await?;
-            let head = unless_disconnected(x, cancels, |cx| reader.poll_head(cx)).await?;
+            forward_interims(exchange, &reader, cancels).await?;
+            let head = unless_disconnected(exchange, cancels, |cx| reader.poll_head(cx)).await?;
             if leads
                 && let FillHead::Response(response) = &head
-                && is_distant_range(&x.request(), response)
+                && is_distant_range(&exchange.request(), response)
             {
                 // Only a part far into the response is wanted, so ask the origin for that part.
                 drop((reader, head));
-                return self.bypass_shared(x, &origin, miss.forward_reason).await;
+                return self.bypass_shared(exchange, &origin, miss.forward_reason).await;
             }
             // If the origin has validated a version other than the stored one, fetch the whole response.
             let is_other = leads && matches!(head, FillHead::Failed) && miss.stale.take().is_some();
-            let is_for_it = !is_other && (leads || is_usable_for(&head, &x.request(), &facts));
+            let is_for_it = !is_other && (leads || is_usable_for(&head, &exchange.request(), &facts));
             if !is_for_it {
                 continue;
             }
             if !leads {
                 count(&self.cache.counters.collapsed);
-                x.notes().cache = Some(CacheOutcome::Collapsed);
+                exchange.notes().cache = Some(CacheOutcome::Collapsed);
             }
             return match head {
                 FillHead::Response(response) => {
-                    self.send_response(x, &response, (reader, cancels), &miss).await
+                    self.send_response(exchange, &response, (reader, cancels), &miss).await
                 }
-                FillHead::Stored(object, how) => self.send_validated(x, &object, how, miss.matched).await,
+                FillHead::Stored(object, how) => {
+                    self.send_validated(exchange, &object, how, miss.matched).await
+                }
                 FillHead::NotShared | FillHead::Failed => Err(Fault::Failed("the handler gave no response")),
             };
         }
@@ -364,7 +366,7 @@ impl RouteCache {
     /// Sends a stored response after validation by the origin, or in place of an error.
     async fn send_validated(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         object: &Arc<Object>,
         how: Validated,
         matched: MatchedRules,
@@ -375,35 +377,35 @@ impl RouteCache {
             Validated::Unreachable => (None, "unreachable"),
         };
         count(&self.cache.counters.validations);
-        x.notes().cache = Some(CacheOutcome::Validated);
+        exchange.notes().cache = Some(CacheOutcome::Validated);
         object.count_hit();
-        let ttl_s = object.freshness().ttl_s(x.core().unix_s());
-        self.send_stored(x, object, &cache_status::validated(status, ttl_s, detail), matched).await
+        let ttl_s = object.freshness().ttl_s(exchange.core().unix_s());
+        self.send_stored(exchange, object, &cache_status::validated(status, ttl_s, detail), matched).await
     }
 
     async fn bypass_shared<O: CachedHandler>(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         origin: &Rc<O>,
         why: ForwardReason,
     ) -> Result<(), Fault> {
-        x.set_tap(Box::new(BypassTap {
+        exchange.set_tap(Box::new(BypassTap {
             changes: None,
             keys: Vec::new(),
             host: Vec::new(),
             forward_reason: why,
         }));
-        origin.serve(x).await
+        origin.serve(exchange).await
     }
 
     /// Revalidates the stored response in the background, unless a fetch is in progress.
-    fn revalidate(&self, x: &Exchange<'_>, miss: &Miss, origin: impl CachedHandler) {
-        let common = self.shared_properties(&x.request(), miss.matched);
+    fn revalidate(&self, exchange: &Exchange<'_>, miss: &Miss, origin: impl CachedHandler) {
+        let common = self.shared_properties(&exchange.request(), miss.matched);
         // No request waits for the response, so the reader is dropped.
         if let FillStart::Lead(fill, reader) = self.cache.begin_fill(&miss.key, Some(&common)) {
             reader.leave_to_background();
-            let facts = self.request_facts(&x.request(), miss.matched);
-            self.spawn(x, miss, fill, &facts, Rc::new(origin));
+            let facts = self.request_facts(&exchange.request(), miss.matched);
+            self.spawn(exchange, miss, fill, &facts, Rc::new(origin));
         }
     }
 
@@ -432,13 +434,13 @@ impl RouteCache {
     /// Spawns a task that fetches the response from the origin.
     fn spawn<O: CachedHandler>(
         &self,
-        x: &Exchange<'_>,
+        exchange: &Exchange<'_>,
         miss: &Miss,
         fill: Arc<cache::Fill>,
         facts: &RequestFacts,
         origin: Rc<O>,
     ) {
-        let mut request = origin_request(x, miss.stale.as_deref(), !self.compresses);
+        let mut request = origin_request(exchange, miss.stale.as_deref(), !self.compresses);
         self.rules.prepare(miss.matched, &mut request);
         let core = request.core().clone();
         let rules = (miss.matched, miss.search.clone());
@@ -446,11 +448,12 @@ impl RouteCache {
         let sink = FillSink::new((&self.cache, &self.rules), rules, &request, fill, *facts, stale);
         let source = self
             .dictionaries_for(miss.matched)
-            .and_then(|transport| Some((transport.clone(), transport.source(&x.request())?)));
+            .and_then(|transport| Some((transport.clone(), transport.source(&exchange.request())?)));
         let sink = Rc::new(sink.with_codings(self.compresses, source));
         core.spawn(async move {
-            let served =
-                request.serve(sink.clone(), async |x: &mut Exchange<'_>| origin.serve(x).await).await;
+            let served = request
+                .serve(sink.clone(), async |exchange: &mut Exchange<'_>| origin.serve(exchange).await)
+                .await;
             if served.is_ok() {
                 sink.file_content().await;
             }
@@ -461,36 +464,36 @@ impl RouteCache {
     /// Sends a stored response, compressed if the route compresses.
     async fn send_stored(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         object: &Arc<Object>,
         cache_status: &str,
         matched: MatchedRules,
     ) -> Result<(), Fault> {
         let transport = self.dictionaries_for(matched).map(Rc::as_ref);
         let coded = if self.compresses || transport.is_some() {
-            let key = || self.keys(&x.request(), matched).pop();
-            Box::pin(coded(&self.cache, transport, x, object, key)).await
+            let key = || self.keys(&exchange.request(), matched).pop();
+            Box::pin(coded(&self.cache, transport, exchange, object, key)).await
         } else {
             CodedResponse::default()
         };
-        write_stored(x, object, cache_status, &coded).await
+        write_stored(exchange, object, cache_status, &coded).await
     }
 
     /// Sends a response while it is being received, with its `Use-As-Dictionary` if the route has one.
     async fn send_response(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         response: &FillResponse,
         reader: (FillReader, bool),
         miss: &Miss,
     ) -> Result<(), Fault> {
         let transport = self.dictionaries_for(miss.matched).filter(|_| response.outcome.is_ok());
         let dictionary = transport.and_then(|transport| {
-            let fields = x.edited(&response.fields);
-            transport.use_of(&x.request(), response.status, &fields)
+            let fields = exchange.edited(&response.fields);
+            transport.use_of(&exchange.request(), response.status, &fields)
         });
         let value = dictionary.map(|used| used.value);
-        write_filled(x, response, reader, miss.forward_reason, value.as_deref()).await
+        write_filled(exchange, response, reader, miss.forward_reason, value.as_deref()).await
     }
 
     /// Returns the compression dictionaries of the route. `None` if responses under these rules may be
@@ -502,15 +505,19 @@ impl RouteCache {
 
 /// Forwards interim responses until the head arrives. Requests that wait for another's response get only the
 /// `Link` fields, because it is not known yet whether the response is for them.
-async fn forward_interims(x: &mut Exchange<'_>, reader: &FillReader, cancels: bool) -> Result<(), Fault> {
-    while let Some(interim) = unless_disconnected(x, cancels, |cx| reader.poll_interim(cx)).await? {
+async fn forward_interims(
+    exchange: &mut Exchange<'_>,
+    reader: &FillReader,
+    cancels: bool,
+) -> Result<(), Fault> {
+    while let Some(interim) = unless_disconnected(exchange, cancels, |cx| reader.poll_interim(cx)).await? {
         let is_for_it = |name: &[u8]| reader.is_leader() || name.eq_ignore_ascii_case(b"link");
         if reader.is_leader() || interim.fields.iter().any(|(name, _)| is_for_it(name)) {
-            x.send_interim(interim.status, |lines| {
+            exchange.send_interim(interim.status, |lines| {
                 let fields = interim.fields.iter().filter(|(name, _)| is_for_it(name));
                 fields.for_each(|(name, value)| lines.line(name, value));
             });
-            x.flush().await?;
+            exchange.flush().await?;
         }
     }
     Ok(())

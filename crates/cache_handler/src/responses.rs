@@ -41,12 +41,12 @@ pub(crate) async fn write_stored(
 
 /// Sends a range of stored content: from the memory file like any other file, so that slow clients hold no
 /// memory, or from its pieces.
-async fn send_body(x: &mut Exchange<'_>, body: &StoredBody, range: Range<u64>) -> Result<(), Fault> {
+async fn send_body(exchange: &mut Exchange<'_>, body: &StoredBody, range: Range<u64>) -> Result<(), Fault> {
     match body.file_range(range.clone()) {
-        Some((file, place)) => x.write_memory(file, place).await,
+        Some((file, place)) => exchange.write_memory(file, place).await,
         None => {
             for slice in body.slices(range) {
-                x.write_shared(slice).await?;
+                exchange.write_shared(slice).await?;
             }
             Ok(())
         }
@@ -70,32 +70,32 @@ impl HeadToSend<'_> {
     /// to send, or `None` if there is none.
     async fn begin(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         selected: &Selected,
         length: Length,
     ) -> Result<Option<Range<u64>>, Fault> {
         match selected {
             Selected::Whole => {
-                self.begin_as(x, self.status, self.fields, length, None);
+                self.begin_as(exchange, self.status, self.fields, length, None);
                 Ok(Some(0..http::body::NO_LIMIT))
             }
             Selected::Part(part, of) => {
                 let range = http::range::content_range(part, *of);
                 let length = Length::Known(part.end - part.start);
-                self.begin_as(x, PARTIAL_CONTENT, self.fields, length, Some(&range));
+                self.begin_as(exchange, PARTIAL_CONTENT, self.fields, length, Some(&range));
                 Ok(Some(part.clone()))
             }
             Selected::NotModified => {
-                x.describe_not_modified(self.fields, length);
+                exchange.describe_not_modified(self.fields, length);
                 let fields = answer::not_modified_fields(self.fields);
-                self.begin_as(x, Status::NOT_MODIFIED, &fields, Length::Known(0), None);
+                self.begin_as(exchange, Status::NOT_MODIFIED, &fields, Length::Known(0), None);
                 Ok(None)
             }
             Selected::Unsatisfiable(of) => {
                 let mut more = Fields::new();
                 more.push(Name::ContentRange, http::range::unsatisfied_range(*of).as_bytes());
                 more.try_push(b"Cache-Status", self.cache_status.as_bytes()).expect("a valid field");
-                x.refuse_with(UNSATISFIABLE, "the range is beyond the end", &more).await?;
+                exchange.refuse_with(UNSATISFIABLE, "the range is beyond the end", &more).await?;
                 Ok(None)
             }
         }
@@ -103,7 +103,7 @@ impl HeadToSend<'_> {
 
     fn begin_as(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         status: Status,
         fields: &Fields,
         length: Length,
@@ -113,7 +113,7 @@ impl HeadToSend<'_> {
             server: fields.first(b"server").is_some(),
             date: fields.first(b"date").is_some(),
         };
-        x.begin_lines(status, length, own, |lines| {
+        exchange.begin_lines(status, length, own, |lines| {
             lines.push_encoded(fields.as_bytes());
             if let Some(age_s) = self.age_s {
                 lines.begin(b"Age");
@@ -184,7 +184,7 @@ pub(crate) async fn write_filled(
 
 /// Returns the next piece of the content. Flushes the output before waiting.
 async fn next_piece(
-    x: &mut Exchange<'_>,
+    exchange: &mut Exchange<'_>,
     reader: &FillReader,
     cancels: bool,
 ) -> Result<Option<Arc<[u8]>>, Fault> {
@@ -196,8 +196,8 @@ async fn next_piece(
     if let Some(piece) = now.await {
         return piece.map_err(BROKEN);
     }
-    x.flush().await?;
-    unless_disconnected(x, cancels, |cx| reader.poll_piece(cx)).await?.map_err(BROKEN)
+    exchange.flush().await?;
+    unless_disconnected(exchange, cancels, |cx| reader.poll_piece(cx)).await?.map_err(BROKEN)
 }
 
 /// Waits for `poll`. If `cancels` is set, the wait ends when the client disconnects.

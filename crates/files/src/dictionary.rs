@@ -55,7 +55,7 @@ pub(crate) async fn evaluate(
 /// hash is being computed, or the file has changed.
 async fn hash(
     transport: &DictionaryTransport,
-    x: &Exchange<'_>,
+    exchange: &Exchange<'_>,
     entry: &Rc<FileEntry>,
     until_s: Option<u64>,
 ) -> Option<DictionaryHash> {
@@ -64,7 +64,7 @@ async fn hash(
         HashState::Known(hash) => {
             if let Some(until_s) = until_s {
                 // A dictionary that was evicted is registered again when the file is opened again.
-                let _ = transport.touch(&x.request(), &hash, until_s);
+                let _ = transport.touch(&exchange.request(), &hash, until_s);
             }
             Some(hash)
         }
@@ -74,10 +74,10 @@ async fn hash(
             let stamp = entry.stamp();
             let read =
                 move || read_content(&content, &stamp).ok()?.map(|bytes| HashedContent::new([bytes].into()));
-            let content = x.core().offload(read).await?;
+            let content = exchange.core().offload(read).await?;
             running.end(content.hash);
-            if let Some(until_s) = until_s.filter(|_| x.core().memory().pressure() < Pressure::High) {
-                transport.remember(&x.request(), &content, until_s);
+            if let Some(until_s) = until_s.filter(|_| exchange.core().memory().pressure() < Pressure::High) {
+                transport.remember(&exchange.request(), &content, until_s);
             }
             Some(content.hash)
         }
@@ -87,30 +87,30 @@ async fn hash(
 /// Returns the file compressed with the client's dictionary; `None` if another coding is as good.
 async fn compressed(
     transport: &DictionaryTransport,
-    x: &Exchange<'_>,
+    exchange: &Exchange<'_>,
     entry: &Rc<FileEntry>,
     (hash, choice): (&DictionaryHash, &DictionaryChoice),
 ) -> Option<Rc<Variant>> {
     let variant = |bytes: Arc<[u8]>| Some(Rc::new(entry.compressed_with(choice.coding, bytes)));
-    if has_current_copy(x, entry) {
+    if has_current_copy(exchange, entry) {
         return variant(Arc::default());
     }
     match transport.start(choice, (hash, entry.plain().length))? {
         DeltaStart::Ready(bytes) => variant(bytes),
-        DeltaStart::Compress(..) if x.core().memory().pressure() >= Pressure::High => None,
+        DeltaStart::Compress(..) if exchange.core().memory().pressure() >= Pressure::High => None,
         DeltaStart::Compress(job, effort) => {
             let content = entry.plain().content.clone();
             let stamp = entry.stamp();
             // The result is kept for other clients even if this one disconnects.
             let make = move || job.run(effort, &read_content(&content, &stamp).ok()??);
-            variant(x.core().offload(make).await?)
+            variant(exchange.core().offload(make).await?)
         }
     }
 }
 
 /// Whether the client has this file already, compressed or not, so that no content is sent.
-fn has_current_copy(x: &Exchange<'_>, entry: &FileEntry) -> bool {
-    let request = x.request();
+fn has_current_copy(exchange: &Exchange<'_>, entry: &FileEntry) -> bool {
+    let request = exchange.request();
     let tag = entry.dictionary_etag();
     let asked = RequestFields::of(request.fields().map(|(name, _, value)| (name, value)));
     let validators = Validators { etag: Some(&tag), ..entry.plain().validators() };

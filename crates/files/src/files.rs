@@ -99,21 +99,21 @@ impl Files {
     /// its index.
     async fn respond(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         path: &[u8],
         method: Method,
         redirects: bool,
     ) -> Result<FileOutcome, Fault> {
         let reads = matches!(method, Method::Get | Method::Head);
         // If the route strips the entire path including its slash, the request is for the folder itself.
-        let path = if path.is_empty() && x.request().path().ends_with(b"/") { b"/" } else { path };
+        let path = if path.is_empty() && exchange.request().path().ends_with(b"/") { b"/" } else { path };
         if path.windows(2).any(|pair| pair == b"//") {
             return Ok(FileOutcome::Declined(MISSING));
         }
-        let found = match self.finder.find(path, reads, x.core()).await {
+        let found = match self.finder.find(path, reads, exchange.core()).await {
             Ok(LookupResult::MissingSlash) if !redirects => {
                 // Boxed, because this is rare.
-                Box::pin(self.finder.find(&[path, b"/"].concat(), reads, x.core())).await
+                Box::pin(self.finder.find(&[path, b"/"].concat(), reads, exchange.core())).await
             }
             found => found,
         };
@@ -126,17 +126,17 @@ impl Files {
             }
             Ok(LookupResult::Refused(reason)) => {
                 self.finder.report_refusal(path, reason);
-                x.refuse(Status::FORBIDDEN, reason).await?;
+                exchange.refuse(Status::FORBIDDEN, reason).await?;
             }
-            Ok(_) if !reads => self.refuse_method(x, method).await?,
-            Ok(LookupResult::File(entry)) => self.send_file(x, &entry, method).await?,
-            Ok(LookupResult::MissingSlash) => redirect(x).await?,
-            Ok(LookupResult::Folder(folder)) => self.send_listing(x, folder).await?,
+            Ok(_) if !reads => self.refuse_method(exchange, method).await?,
+            Ok(LookupResult::File(entry)) => self.send_file(exchange, &entry, method).await?,
+            Ok(LookupResult::MissingSlash) => redirect(exchange).await?,
+            Ok(LookupResult::Folder(folder)) => self.send_listing(exchange, folder).await?,
             Err(OpenError::Failed(error)) => return Err(Fault::Io(error)),
             Err(OpenError::NoDescriptors | OpenError::WouldBlock) => {
                 let mut later = Fields::new();
                 later.push(Name::RetryAfter, b"1");
-                x.refuse_with(Status::SERVICE_UNAVAILABLE, "too many open files", &later).await?;
+                exchange.refuse_with(Status::SERVICE_UNAVAILABLE, "too many open files", &later).await?;
             }
         }
         Ok(FileOutcome::Done)
@@ -155,32 +155,32 @@ impl Files {
         })
     }
 
-    async fn refuse_method(&self, x: &mut Exchange<'_>, method: Method) -> Result<(), Fault> {
+    async fn refuse_method(&self, exchange: &mut Exchange<'_>, method: Method) -> Result<(), Fault> {
         let mut fields = Fields::new();
         fields.push(Name::Allow, ALLOWED);
         match method {
-            Method::Options => x.reply(Status::NO_CONTENT, &fields, b"").await,
-            _ => x.refuse_with(Status::METHOD_NOT_ALLOWED, "files can only be read", &fields).await,
+            Method::Options => exchange.reply(Status::NO_CONTENT, &fields, b"").await,
+            _ => exchange.refuse_with(Status::METHOD_NOT_ALLOWED, "files can only be read", &fields).await,
         }
     }
 
     async fn send_file(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         entry: &Rc<FileEntry>,
         method: Method,
     ) -> Result<(), Fault> {
         let dictionary = match &self.finder.options().dictionaries {
             // Boxed, because this is rare.
-            Some(transport) => Box::pin(dictionary::evaluate(transport, x, entry)).await,
+            Some(transport) => Box::pin(dictionary::evaluate(transport, exchange, entry)).await,
             None => DictionaryEffects::default(),
         };
         let chosen = {
-            let request = x.request();
+            let request = exchange.request();
             let asked = RequestFields::of(request.fields().map(|(name, _, value)| (name, value)));
             let chosen = match dictionary.variant {
                 Some(variant) => Some(variant),
-                None => self.choose_variant(entry, &asked, x.core()).await,
+                None => self.choose_variant(entry, &asked, exchange.core()).await,
             };
             chosen.map(|variant| {
                 let ranges_max =
@@ -190,7 +190,9 @@ impl Files {
             })
         };
         let Some((variant, plan)) = chosen else {
-            return x.refuse(Status::NOT_ACCEPTABLE, "no content coding that the client accepts").await;
+            return exchange
+                .refuse(Status::NOT_ACCEPTABLE, "no content coding that the client accepts")
+                .await;
         };
         match plan {
             SendPlan::Whole => {
@@ -198,25 +200,27 @@ impl Files {
                 if let Some(value) = &dictionary.value {
                     fields.to_mut().push(Name::UseAsDictionary, value);
                 }
-                x.begin(Status::OK, &fields, Length::Known(variant.length));
-                if x.wants_content() {
-                    send(x, &variant, 0..variant.length).await?;
+                exchange.begin(Status::OK, &fields, Length::Known(variant.length));
+                if exchange.wants_content() {
+                    send(exchange, &variant, 0..variant.length).await?;
                 }
                 Ok(())
             }
-            SendPlan::Part(range) => send_part(x, &variant, range).await,
-            SendPlan::Parts(ranges) => Box::pin(self.send_parts(x, &variant, ranges)).await,
+            SendPlan::Part(range) => send_part(exchange, &variant, range).await,
+            SendPlan::Parts(ranges) => Box::pin(self.send_parts(exchange, &variant, ranges)).await,
             SendPlan::NotModified => {
-                x.describe_not_modified(&variant.fields, Length::Known(variant.length));
-                x.reply(Status::NOT_MODIFIED, &variant.fields_not_modified, b"").await
+                exchange.describe_not_modified(&variant.fields, Length::Known(variant.length));
+                exchange.reply(Status::NOT_MODIFIED, &variant.fields_not_modified, b"").await
             }
             SendPlan::PreconditionFailed => {
-                x.refuse(Status::PRECONDITION_FAILED, "the file is not what the client expects").await
+                exchange.refuse(Status::PRECONDITION_FAILED, "the file is not what the client expects").await
             }
             SendPlan::Unsatisfiable => {
                 let mut fields = Fields::new();
                 fields.push(Name::ContentRange, range::unsatisfied_range(variant.length).as_bytes());
-                x.refuse_with(Status::RANGE_NOT_SATISFIABLE, "the file has no such range", &fields).await
+                exchange
+                    .refuse_with(Status::RANGE_NOT_SATISFIABLE, "the file has no such range", &fields)
+                    .await
             }
         }
     }
@@ -246,7 +250,7 @@ impl Files {
 
     async fn send_parts(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         variant: &Variant,
         ranges: Vec<Range<u64>>,
     ) -> Result<(), Fault> {
@@ -257,21 +261,21 @@ impl Files {
         let mut fields = variant.fields.clone();
         fields.remove(b"Content-Type");
         fields.push(Name::ContentType, multipart.content_type.as_bytes());
-        x.begin(Status::PARTIAL_CONTENT, &fields, Length::Known(multipart.length));
+        exchange.begin(Status::PARTIAL_CONTENT, &fields, Length::Known(multipart.length));
         for (head, range) in multipart.parts {
-            x.write(&head).await?;
-            send(x, variant, range).await?;
+            exchange.write(&head).await?;
+            send(exchange, variant, range).await?;
         }
-        x.write(&multipart.end).await
+        exchange.write(&multipart.end).await
     }
 
-    async fn send_listing(&self, x: &mut Exchange<'_>, folder: Vec<u8>) -> Result<(), Fault> {
-        let request = x.request();
+    async fn send_listing(&self, exchange: &mut Exchange<'_>, folder: Vec<u8>) -> Result<(), Fault> {
+        let request = exchange.request();
         let style = ListingStyle::of(request.query(), request.field(Name::Accept));
         let shown = request.normal_path()?.into_owned();
         let tree = self.finder.tree();
         let entries_max = self.finder.options().listing_entries_max;
-        let made = x.core().offload(move || -> io::Result<String> {
+        let made = exchange.core().offload(move || -> io::Result<String> {
             let mut folder = folder::read(&tree, &folder, entries_max)?;
             listing::sort(&mut folder.items, style);
             Ok(match style.format {
@@ -290,21 +294,21 @@ impl Files {
         );
         fields.push(Name::Vary, b"Accept");
         fields.extend(&self.finder.options().fields);
-        x.reply(Status::OK, &fields, page.as_bytes()).await
+        exchange.reply(Status::OK, &fields, page.as_bytes()).await
     }
 }
 
-async fn send_part(x: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -> Result<(), Fault> {
+async fn send_part(exchange: &mut Exchange<'_>, variant: &Variant, range: Range<u64>) -> Result<(), Fault> {
     let mut fields = variant.fields.clone();
     fields.push(Name::ContentRange, range::content_range(&range, variant.length).as_bytes());
-    x.begin(Status::PARTIAL_CONTENT, &fields, Length::Known(range.end - range.start));
-    send(x, variant, range).await
+    exchange.begin(Status::PARTIAL_CONTENT, &fields, Length::Known(range.end - range.start));
+    send(exchange, variant, range).await
 }
 
 /// Redirects to this path with a trailing slash. The reference is relative and begins with `./`, so that it
 /// cannot name another host and is correct behind a proxy that strips a prefix.
-async fn redirect(x: &mut Exchange<'_>) -> Result<(), Fault> {
-    let request = x.request();
+async fn redirect(exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+    let request = exchange.request();
     let path = request.normal_path()?;
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let mut location = format!("./{}/", http::path::encoded_segment(name)).into_bytes();
@@ -314,5 +318,5 @@ async fn redirect(x: &mut Exchange<'_>) -> Result<(), Fault> {
     }
     let mut fields = Fields::new();
     fields.push(Name::Location, &location);
-    x.reply(Status::MOVED_PERMANENTLY, &fields, b"").await
+    exchange.reply(Status::MOVED_PERMANENTLY, &fields, b"").await
 }

@@ -36,14 +36,14 @@ pub async fn send(exchange: &mut Exchange<'_>, variant: &Variant, range: Range<u
 }
 
 async fn send_file(
-    x: &mut Exchange<'_>,
+    exchange: &mut Exchange<'_>,
     file: &Arc<File>,
     range: Range<u64>,
     warm_until: &Cell<Moment>,
 ) -> Result<(), Fault> {
-    let now = x.core().now();
+    let now = exchange.core().now();
     if warm_until.get() > now {
-        return x.write_file(file, range).await;
+        return exchange.write_file(file, range).await;
     }
     let mut window = range.start..range.start;
     while window.end < range.end {
@@ -56,12 +56,12 @@ async fn send_file(
             }
         } else {
             // Send the data written so far before waiting for the disk.
-            x.flush().await?;
+            exchange.flush().await?;
             let file = file.clone();
             let window = window.clone();
-            x.core().offload(move || read_ahead(&file, window)).await;
+            exchange.core().offload(move || read_ahead(&file, window)).await;
         }
-        x.write_file(file, window.clone()).await?;
+        exchange.write_file(file, window.clone()).await?;
     }
     Ok(())
 }

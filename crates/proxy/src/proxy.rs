@@ -216,15 +216,19 @@ impl Proxy {
     }
 
     /// Reads a short body completely before a server is chosen, so that a slow client does not occupy one.
-    async fn read_ahead(&self, x: &mut Exchange<'_>, attempts: &mut Attempts<'_>) -> Result<(), Fault> {
-        let BodySize::Known(len) = x.request().body() else { return Ok(()) };
+    async fn read_ahead(
+        &self,
+        exchange: &mut Exchange<'_>,
+        attempts: &mut Attempts<'_>,
+    ) -> Result<(), Fault> {
+        let BodySize::Known(len) = exchange.request().body() else { return Ok(()) };
         // The upstream server answers `Expect: 100-continue`.
-        if len > self.rules.options.read_ahead_bytes as u64 || x.awaits_continue()? {
+        if len > self.rules.options.read_ahead_bytes as u64 || exchange.awaits_continue()? {
             return Ok(());
         }
         let kept = &mut attempts.replay;
         loop {
-            match x.try_read()? {
+            match exchange.try_read()? {
                 BodyPiece::Data(bytes) => kept.append_unlimited(bytes),
                 BodyPiece::End => {
                     kept.end();
@@ -235,7 +239,7 @@ impl Proxy {
         }
         // Boxed because it is rarely needed: most short bodies arrive with their heads.
         let rest = Box::pin(async {
-            while let Some(bytes) = x.read().await? {
+            while let Some(bytes) = exchange.read().await? {
                 kept.append_unlimited(bytes);
             }
             kept.end();
@@ -265,11 +269,11 @@ impl Proxy {
     }
 
     /// Returns the maximum bytes of the request's body to keep; 0 if it could not be sent again anyway.
-    fn kept_bytes_max(&self, x: &Exchange<'_>) -> usize {
+    fn kept_bytes_max(&self, exchange: &Exchange<'_>) -> usize {
         // A server may refuse a stream before processing it, and then any request may be sent again.
         let may_be_refused =
             self.group.shared.options.servers.iter().any(|server| server.protocol != UpstreamProtocol::Http1);
-        if self.may_repeat(x) || may_be_refused {
+        if self.may_repeat(exchange) || may_be_refused {
             self.rules.options.retry.body_bytes_max as usize
         } else {
             0
@@ -298,7 +302,7 @@ impl Proxy {
     /// Makes one attempt at one server; on a new connection if `is_new`.
     async fn attempt(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         selection: &Selection<'_>,
         attempts: &mut Attempts<'_>,
         is_new: bool,
@@ -307,29 +311,29 @@ impl Proxy {
         let rules = &self.rules;
         let server = selection.server;
         attempts.count += u32::from(!is_new);
-        let notes = x.notes();
+        let notes = exchange.notes();
         notes.attempts += 1;
         notes.upstream = Some(group.display_names[server].clone());
         let _in_use = group.track_request(server);
-        let waits = x.awaits_continue()?;
+        let waits = exchange.awaits_continue()?;
         let since_us = group.core.now_us();
         let cgi = CgiRequest { script: attempts.script, length: attempts.replay.length() };
-        let mut reached = match if is_new { None } else { self.send_on_kept(x, waits, server, cgi)? } {
+        let mut reached = match if is_new { None } else { self.send_on_kept(exchange, waits, server, cgi)? } {
             Some(reached) => reached,
             None => {
                 let connect_by = self.connect_deadline(attempts);
                 // Boxed because it is rarely needed and would enlarge the future of every request.
-                pin_in_place(|| self.open_upstream(x, waits, server, is_new, connect_by, cgi)).await?
+                pin_in_place(|| self.open_upstream(exchange, waits, server, is_new, connect_by, cgi)).await?
             }
         };
         let OpenedUpstream { side, concurrent_task: room, sent } = &mut reached;
         let asked_us = group.core.now_us();
         let reused = side.is_reused();
         if !reused {
-            let notes = x.notes();
+            let notes = exchange.notes();
             notes.connect_us = Some(notes.connect_us.unwrap_or(0) + asked_us - since_us);
         }
-        let cookie = sticky_cookie(x, selection);
+        let cookie = sticky_cookie(exchange, selection);
         let answered = |status| {
             room.take();
             let us = group.core.now_us() - asked_us;
@@ -346,21 +350,21 @@ impl Proxy {
             lingers: group.may_linger(),
             spill: rules.spill.as_ref(),
             on_spill_error: &|why: &SpillError| group.report(&UpstreamEvent::SpillFailed { error: why }),
-            may_retry: self.may_retry(x, attempts),
+            may_retry: self.may_retry(exchange, attempts),
             on_response_head: &answered,
         };
-        let mut relay = Relay::new(x, side, &options, &mut attempts.replay, *sent);
+        let mut relay = Relay::new(exchange, side, &options, &mut attempts.replay, *sent);
         let outcome = run_concurrently(room, pin!(relay.run())).await?;
         room.take();
         group.record_success(selection);
         match outcome {
             RelayOutcome::Complete(_) if reached.side.awaits_end() => {
-                group.linger(reached.side, server, x.request().method(), &rules.options);
+                group.linger(reached.side, server, exchange.request().method(), &rules.options);
             }
             RelayOutcome::Complete(sent_whole) => group.put_back(reached.side, server, sent_whole),
             // Boxed because it is rare.
             RelayOutcome::Upgraded => {
-                Box::pin(tunnel(x, reached.side, rules.options.timeouts.tunnel)).await?;
+                Box::pin(tunnel(exchange, reached.side, rules.options.timeouts.tunnel)).await?;
             }
         }
         Ok(())
@@ -452,54 +456,54 @@ impl Proxy {
 }
 
 /// Returns the value of `Set-Cookie` that binds the client to the server, if one is needed.
-fn sticky_cookie(x: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
+fn sticky_cookie(exchange: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
     let pair = selection.cookie.as_ref()?;
-    let secure = if x.request().client().is_secure { "; Secure" } else { "" };
+    let secure = if exchange.request().client().is_secure { "; Secure" } else { "" };
     Some(format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}"))
 }
 
 /// Relays bytes in both directions after the upstream has switched protocols.
-async fn tunnel(x: &mut Exchange<'_>, side: UpstreamSide, idle_timeout: Millis) -> Result<(), Fault> {
+async fn tunnel(exchange: &mut Exchange<'_>, side: UpstreamSide, idle_timeout: Millis) -> Result<(), Fault> {
     let mut side = match side {
         UpstreamSide::H1(side) => side,
         UpstreamSide::Cgi(_) => return Err(Fault::Failed("this protocol switches to no other")),
         UpstreamSide::Stream(mut stream) => {
-            return net::tunnel(x, TunnelEnd::Stream(&mut stream), b"", idle_timeout).await;
+            return net::tunnel(exchange, TunnelEnd::Stream(&mut stream), b"", idle_timeout).await;
         }
     };
     side.consume();
     let UpstreamConnection { mut link, buffers, .. } = side.connection;
     let early = buffers.input.unconsumed().to_vec();
     drop(buffers);
-    net::tunnel(x, TunnelEnd::Link(&mut link), &early, idle_timeout).await
+    net::tunnel(exchange, TunnelEnd::Link(&mut link), &early, idle_timeout).await
 }
 
-async fn respond_no_server(x: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {
+async fn respond_no_server(exchange: &mut Exchange<'_>, no_server: NoServer) -> Result<(), Fault> {
     let mut fields = Fields::new();
     fields.push(Name::RetryAfter, no_server.retry_after_s.to_string().as_bytes());
-    x.refuse_with(no_server.status, no_server.reason, &fields).await
+    exchange.refuse_with(no_server.status, no_server.reason, &fields).await
 }
 
 /// Adds to the time for which the request has waited for a server.
-fn add_queue_time(x: &mut Exchange<'_>, us: u64) {
-    let notes = x.notes();
+fn add_queue_time(exchange: &mut Exchange<'_>, us: u64) {
+    let notes = exchange.notes();
     notes.queue_us = Some(notes.queue_us.unwrap_or(0) + us);
 }
 
 /// Records a failed attempt of this duration for traces.
 #[cold]
-fn record_failed_attempt(x: &mut Exchange<'_>, failure: &AttemptFailure, us: u64) {
-    let notes = x.notes();
+fn record_failed_attempt(exchange: &mut Exchange<'_>, failure: &AttemptFailure, us: u64) {
+    let notes = exchange.notes();
     notes.upstream_us = Some(us);
     let Some(upstream) = notes.upstream.clone().filter(|_| failure.should_log()) else { return };
     let (_, reason) = retry::error_response(failure);
     notes.failed_attempts.get_or_insert_default().0.push(FailedAttempt { upstream, duration_us: us, reason });
 }
 
-async fn respond_failure(x: &mut Exchange<'_>, failure: &AttemptFailure) -> Result<(), Fault> {
+async fn respond_failure(exchange: &mut Exchange<'_>, failure: &AttemptFailure) -> Result<(), Fault> {
     let (status, reason) = retry::error_response(failure);
-    if x.has_begun() {
+    if exchange.has_begun() {
         return Err(Fault::Failed(reason));
     }
-    x.refuse(status, reason).await
+    exchange.refuse(status, reason).await
 }

@@ -44,22 +44,26 @@ impl RouteGuards {
     ///
     /// # Errors
     /// The client is gone.
-    async fn check_access(&self, asked: Option<&RouteAuth>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+    async fn check_access(
+        &self,
+        asked: Option<&RouteAuth>,
+        exchange: &mut Exchange<'_>,
+    ) -> Result<bool, Fault> {
         let auth = self.auth.as_ref().filter(|auth| !auth.is_covered_by(asked));
         if !self.client_access.admits_all() || self.rates.is_some() || auth.is_some() {
-            x.forbid_storing();
+            exchange.forbid_storing();
         }
-        if !self.client_access.admits(x.request().client().address) {
-            x.refuse(Status::FORBIDDEN, "access to this file is forbidden").await?;
+        if !self.client_access.admits(exchange.request().client().address) {
+            exchange.refuse(Status::FORBIDDEN, "access to this file is forbidden").await?;
             return Ok(false);
         }
         if let Some(rates) = &self.rates
-            && rates.run(x, CountedRequests::All).await? != Flow::Continue
+            && rates.run(exchange, CountedRequests::All).await? != Flow::Continue
         {
             return Ok(false);
         }
         match auth {
-            Some(auth) => Ok(auth.run(x).await? == Flow::Continue),
+            Some(auth) => Ok(auth.run(exchange).await? == Flow::Continue),
             None => Ok(true),
         }
     }
@@ -114,7 +118,7 @@ impl InternalRoutes {
     /// The reason why no internal route serves the path.
     fn find_by_url_path(
         &self,
-        x: &Exchange<'_>,
+        exchange: &Exchange<'_>,
         target: &[u8],
     ) -> Result<(&InternalRoute, Vec<u8>), &'static str> {
         let mut parts = target.splitn(2, |&byte| byte == b'?');
@@ -124,14 +128,14 @@ impl InternalRoutes {
         if !path.starts_with(b"/") {
             return Err(NO_INTERNAL_ROUTE);
         }
-        let request = x.request();
-        let wanted = self.route_request(x, (&path, query));
+        let request = exchange.request();
+        let wanted = self.route_request(exchange, (&path, query));
         let first = self.routes.find_in(0, &wanted, RouteRequestFields(&request));
         let internal = self.all.iter().find(|internal| Some(internal.index) == first);
         let internal = internal.ok_or_else(|| {
             if self.all.iter().any(|one| one.matches_path(&path)) { NOT_INTERNAL } else { NO_INTERNAL_ROUTE }
         })?;
-        self.forbid_storing_if_conditional(internal, x, &path);
+        self.forbid_storing_if_conditional(internal, exchange, &path);
         Ok((internal, internal.strip.strip_from(&path).to_vec()))
     }
 
@@ -141,7 +145,7 @@ impl InternalRoutes {
     /// The reason why no internal route serves the path.
     fn find_by_file_path(
         &self,
-        x: &Exchange<'_>,
+        exchange: &Exchange<'_>,
         path: &[u8],
     ) -> Result<(&InternalRoute, Vec<u8>), &'static str> {
         let path = normalize(Path::new(std::ffi::OsStr::from_bytes(path)));
@@ -150,14 +154,14 @@ impl InternalRoutes {
             let Some(rest) = internal.below_root(path.as_os_str().as_bytes()) else { continue };
             // URL path that corresponds to the file.
             let named = [&internal.strip.0, rest].concat();
-            let request = x.request();
+            let request = exchange.request();
             let id = RouteId { site: 0, route: internal.index };
             if self.routes.is_first_ignoring_path(
                 id,
-                &self.route_request(x, (&named, b"")),
+                &self.route_request(exchange, (&named, b"")),
                 RouteRequestFields(&request),
             ) {
-                self.forbid_storing_if_conditional(internal, x, &named);
+                self.forbid_storing_if_conditional(internal, exchange, &named);
                 return Ok((internal, rest.to_vec()));
             }
             why = NOT_INTERNAL;
@@ -168,19 +172,19 @@ impl InternalRoutes {
     /// Returns the properties of a request for the file. The method is GET unless the client's is HEAD.
     fn route_request<'a>(
         &self,
-        x: &'a Exchange<'_>,
+        exchange: &'a Exchange<'_>,
         path_and_query: (&'a [u8], &'a [u8]),
     ) -> config::matcher::RouteRequest<'a> {
-        let request = x.request();
+        let request = exchange.request();
         let method = if request.method() == Method::Head { &b"HEAD"[..] } else { b"GET" };
         conditions::route_request(&request, method, path_and_query, self.routes.uses_country())
     }
 
     /// Forbids caches to store the response if the choice of the route depends on more than the path and
     /// query.
-    fn forbid_storing_if_conditional(&self, internal: &InternalRoute, x: &Exchange<'_>, path: &[u8]) {
+    fn forbid_storing_if_conditional(&self, internal: &InternalRoute, exchange: &Exchange<'_>, path: &[u8]) {
         if self.routes.has_conditions_up_to(RouteId { site: 0, route: internal.index }, path) {
-            x.forbid_storing();
+            exchange.forbid_storing();
         }
     }
 }

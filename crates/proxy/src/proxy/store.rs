@@ -26,13 +26,13 @@ impl Proxy {
         with_deadline(&self.group.core, deadline, stored).await.unwrap_or(Err(Fault::Timeout))
     }
 
-    async fn store(&self, x: &mut Exchange<'_>, attempts: &mut Attempts<'_>) -> Result<(), Fault> {
+    async fn store(&self, exchange: &mut Exchange<'_>, attempts: &mut Attempts<'_>) -> Result<(), Fault> {
         let kept = &mut attempts.replay;
-        while let Some(bytes) = x.read().await? {
+        while let Some(bytes) = exchange.read().await? {
             kept.append_unlimited(bytes);
             if kept.bytes.len() > self.rules.options.read_ahead_bytes {
                 let bytes = std::mem::take(&mut kept.bytes);
-                match self.spill_body(x, bytes).await? {
+                match self.spill_body(exchange, bytes).await? {
                     Ok(file) => {
                         kept.file = Some(Box::new(file));
                         break;
@@ -44,7 +44,7 @@ impl Proxy {
                 }
             }
         }
-        x.hold(kept.bytes.capacity());
+        exchange.hold(kept.bytes.capacity());
         kept.end();
         Ok(())
     }
@@ -53,11 +53,11 @@ impl Proxy {
     /// and the rest may stay unread.
     async fn spill_body(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         mut bytes: Vec<u8>,
     ) -> Result<Result<SpillFile, Vec<u8>>, Fault> {
-        let core = x.core().clone();
-        let body = x.request().body();
+        let core = exchange.core().clone();
+        let body = exchange.request().body();
         let announced = match body {
             BodySize::Known(length) => length,
             BodySize::Unknown | BodySize::None => bytes.len() as u64,
@@ -75,7 +75,7 @@ impl Proxy {
         let mut is_read = false;
         while !is_read {
             while bytes.len() < BLOCK_BYTES && !is_read {
-                match x.read().await? {
+                match exchange.read().await? {
                     Some(piece) => bytes.extend_from_slice(piece),
                     None => is_read = true,
                 }

@@ -232,7 +232,12 @@ impl RouteAuthServer {
     }
 
     /// Applies a 2xx answer to the request and caches it.
-    fn apply_approval(&self, x: &mut Exchange<'_>, answer: &AuthAnswer, key: Option<ExpiringCacheKey>) {
+    fn apply_approval(
+        &self,
+        exchange: &mut Exchange<'_>,
+        answer: &AuthAnswer,
+        key: Option<ExpiringCacheKey>,
+    ) {
         let mut own = Fields::new();
         let mut cookies = Fields::new();
         for (name, value) in answer.fields.iter() {
@@ -243,29 +248,29 @@ impl RouteAuthServer {
                 cookies.try_push(name, value).expect("a field that was read is valid");
             }
         }
-        set_user(x, &own);
-        x.amend(&self.names, &own);
-        x.set_authorized();
+        set_user(exchange, &own);
+        exchange.amend(&self.names, &own);
+        exchange.set_authorized();
         // An answer that sets cookies must not be cached: they belong to this client.
         if !cookies.is_empty() {
-            x.add_fields(&cookies);
+            exchange.add_fields(&cookies);
         } else if let Some(key) = key {
-            let until = x.core().now() + self.cache_time;
+            let until = exchange.core().now() + self.cache_time;
             let bytes = own.as_bytes().len();
             self.shared.answers.insert(key, Arc::new(own), bytes, until);
         }
     }
 
     /// Sends an answer other than 2xx to the client, or redirects it to the sign-in page.
-    async fn send_answer(&self, x: &mut Exchange<'_>, mut answer: AuthAnswer) -> Result<(), Fault> {
-        let request = x.request();
+    async fn send_answer(&self, exchange: &mut Exchange<'_>, mut answer: AuthAnswer) -> Result<(), Fault> {
+        let request = exchange.request();
         let (head, bytes) = request.head();
         // A WebSocket handshake is a GET too, but browsers do not follow redirects of it.
         let is_page = matches!(request.method(), Method::Get | Method::Head) && head.upgrade(bytes).is_none();
         let fields = &mut answer.fields;
         if answer.status == UNAUTHORIZED
             && is_page
-            && let Some(location) = self.sign_in_url(&x.request(), fields)
+            && let Some(location) = self.sign_in_url(&exchange.request(), fields)
         {
             let mut found = Fields::new();
             let cookies = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"set-cookie"));
@@ -274,10 +279,10 @@ impl RouteAuthServer {
                 let _ = found.try_push(name, value);
             }
             found.push(Name::CacheControl, b"no-store");
-            return x.refuse_with(FOUND, "sign in first", &found).await;
+            return exchange.refuse_with(FOUND, "sign in first", &found).await;
         }
-        if x.request().is_grpc_call() {
-            return x
+        if exchange.request().is_grpc_call() {
+            return exchange
                 .refuse_with(answer.status, "the authentication server refuses this", &Fields::new())
                 .await;
         }
@@ -291,9 +296,9 @@ impl RouteAuthServer {
         if kept.first(b"cache-control").is_none() {
             kept.push(Name::CacheControl, b"no-store");
         }
-        x.hold(answer.body.len());
-        x.notes().refusal = Some("the authentication server refuses this");
-        x.reply(answer.status, &kept, &answer.body).await
+        exchange.hold(answer.body.len());
+        exchange.notes().refusal = Some("the authentication server refuses this");
+        exchange.reply(answer.status, &kept, &answer.body).await
     }
 
     /// Returns the URL of the sign-in page. `None` if none is configured, or if it contains the answer's
@@ -418,9 +423,9 @@ const USER_FIELDS: [&[u8]; 4] =
     [b"remote-user", b"x-auth-request-user", b"x-forwarded-user", b"x-authentik-username"];
 
 /// Sets the user of the request if one of the server's fields names it.
-fn set_user(x: &mut Exchange<'_>, own: &Fields) {
+fn set_user(exchange: &mut Exchange<'_>, own: &Fields) {
     let is_user = |name: &[u8]| USER_FIELDS.iter().any(|known| known.eq_ignore_ascii_case(name));
     if let Some((_, user)) = own.iter().find(|(name, _)| is_user(name)) {
-        x.set_user(user, "Ask");
+        exchange.set_user(user, "Ask");
     }
 }

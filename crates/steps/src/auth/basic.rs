@@ -220,18 +220,18 @@ impl SharedPasswords {
     }
 
     /// Verifies the credentials of a request. Returns `false` if the request has been answered.
-    async fn authenticate(self: &Arc<Self>, x: &mut Exchange<'_>) -> Result<bool, Fault> {
-        let client = x.request().client().address;
-        let Some(credentials) = credentials(&x.request()) else {
-            return self.challenge(x).await;
+    async fn authenticate(self: &Arc<Self>, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {
+        let client = exchange.request().client().address;
+        let Some(credentials) = credentials(&exchange.request()) else {
+            return self.challenge(exchange).await;
         };
         let users = lock(&self.users).clone();
-        let Some(check) = users.file.check(credentials.user()) else { return self.challenge(x).await };
+        let Some(check) = users.file.check(credentials.user()) else { return self.challenge(exchange).await };
         let key = users.key(&credentials);
         let pending = match self.join_or_start(
             key,
             client,
-            x.core().now_us().saturating_mul(1_000),
+            exchange.core().now_us().saturating_mul(1_000),
             check,
             &credentials,
         ) {
@@ -241,16 +241,20 @@ impl SharedPasswords {
                 let retry_s = refused.retry_ns.div_ceil(1_000_000_000).max(1);
                 fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
                 fields.push(Name::CacheControl, b"no-store");
-                x.refuse_with(refused.status, refused.reason, &fields).await?;
+                exchange.refuse_with(refused.status, refused.reason, &fields).await?;
                 return Ok(false);
             }
         };
-        x.hold(WAITING_BYTES);
+        exchange.hold(WAITING_BYTES);
         let outcome = poll_fn(|cx| {
-            if x.poll_disconnected(cx) { Poll::Ready(None) } else { pending.poll(cx.waker()).map(Some) }
+            if exchange.poll_disconnected(cx) {
+                Poll::Ready(None)
+            } else {
+                pending.poll(cx.waker()).map(Some)
+            }
         });
         let outcome = outcome.await;
-        x.hold(0);
+        exchange.hold(0);
         match outcome {
             None => Err(Fault::Disconnected),
             Some(true) => Ok(true),
@@ -260,17 +264,19 @@ impl SharedPasswords {
                     let user = String::from_utf8_lossy(credentials.user()).into_owned();
                     notices.throttled(Level::Warn, kind.clone(), || format!("{client}: {kind}: {user:?}"));
                 }
-                self.challenge(x).await
+                self.challenge(exchange).await
             }
         }
     }
 
-    async fn challenge(&self, x: &mut Exchange<'_>) -> Result<bool, Fault> {
+    async fn challenge(&self, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {
         let mut fields = Fields::new();
         let value = format!("Basic realm=\"{}\", charset=\"UTF-8\"", self.config.realm);
         fields.push(Name::WwwAuthenticate, value.as_bytes());
         fields.push(Name::CacheControl, b"no-store");
-        x.refuse_with(UNAUTHORIZED, "this address asks for a user name and a password", &fields).await?;
+        exchange
+            .refuse_with(UNAUTHORIZED, "this address asks for a user name and a password", &fields)
+            .await?;
         Ok(false)
     }
 

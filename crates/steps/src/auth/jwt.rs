@@ -263,7 +263,7 @@ impl JwtRoute {
         }
     }
 
-    fn apply_token(&self, x: &mut Exchange<'_>, token: &VerifiedToken) -> bool {
+    fn apply_token(&self, exchange: &mut Exchange<'_>, token: &VerifiedToken) -> bool {
         let mut own = Fields::new();
         for (name, claim) in &self.shared.rules.headers {
             if let Some(text) = token.text(claim) {
@@ -272,18 +272,18 @@ impl JwtRoute {
             }
         }
         if !self.names.is_empty() {
-            x.amend(&self.names, &own);
+            exchange.amend(&self.names, &own);
         }
         if let Some(subject) = token.text("sub") {
-            x.set_user(subject.as_bytes(), "Bearer");
+            exchange.set_user(subject.as_bytes(), "Bearer");
         }
-        x.set_authorized();
+        exchange.set_authorized();
         true
     }
 
     async fn challenge(
         &self,
-        x: &mut Exchange<'_>,
+        exchange: &mut Exchange<'_>,
         status: Status,
         reason: &'static str,
         error: &str,
@@ -292,7 +292,7 @@ impl JwtRoute {
         let value = format!("Bearer realm=\"{}\"{error}", self.shared.config.realm);
         fields.push(Name::WwwAuthenticate, value.as_bytes());
         fields.push(Name::CacheControl, b"no-store");
-        x.refuse_with(status, reason, &fields).await?;
+        exchange.refuse_with(status, reason, &fields).await?;
         Ok(false)
     }
 
@@ -324,20 +324,20 @@ impl JwtRoute {
     /// Verifies a token on another thread. If no key matches, refreshes the keys and verifies it once more.
     async fn verify(
         &self,
-        x: &Exchange<'_>,
+        exchange: &Exchange<'_>,
         token: Vec<u8>,
     ) -> Result<Result<(Arc<JwtKeys>, VerifiedToken), TokenRefusal>, Fault> {
-        let by = x.core().now() + self.timeout;
+        let by = exchange.core().now() + self.timeout;
         let mut asks_again = true;
         loop {
             let keys = lock(&self.shared.keys).clone();
             let Some(keys) = keys else {
-                self.refresh(x.core(), true);
-                if !self.shared.is_fetching.load(Ordering::Relaxed) || x.core().now() >= by {
+                self.refresh(exchange.core(), true);
+                if !self.shared.is_fetching.load(Ordering::Relaxed) || exchange.core().now() >= by {
                     let reason = "the keys of tokens are not there";
                     return Ok(Err(TokenRefusal::Unavailable(reason)));
                 }
-                self.wait_for_keys(x).await?;
+                self.wait_for_keys(exchange).await?;
                 continue;
             };
             if self.shared.pending.fetch_add(1, Ordering::Relaxed) >= PENDING_MAX {
@@ -347,17 +347,17 @@ impl JwtRoute {
             }
             let pending = PendingToken(&self.shared.pending);
             let rules = self.shared.rules.clone();
-            let now = UnixSeconds(x.core().unix_s());
+            let now = UnixSeconds(exchange.core().unix_s());
             let copy = token.clone();
             let used = keys.clone();
-            let verified = x.core().offload(move || keys.verify(&rules, &copy, now)).await;
+            let verified = exchange.core().offload(move || keys.verify(&rules, &copy, now)).await;
             drop(pending);
             match verified {
                 Err(JwtRefusal::UnknownKey) if asks_again => {
                     asks_again = false;
-                    self.refresh(x.core(), true);
-                    while self.shared.is_fetching.load(Ordering::Relaxed) && x.core().now() < by {
-                        self.wait_for_keys(x).await?;
+                    self.refresh(exchange.core(), true);
+                    while self.shared.is_fetching.load(Ordering::Relaxed) && exchange.core().now() < by {
+                        self.wait_for_keys(exchange).await?;
                     }
                 }
                 verified => {
@@ -371,9 +371,9 @@ impl JwtRoute {
     ///
     /// # Errors
     /// The client is gone.
-    async fn wait_for_keys(&self, x: &Exchange<'_>) -> Result<(), Fault> {
-        x.core().sleep(POLL_INTERVAL).await;
-        if poll_fn(|cx| Poll::Ready(x.poll_disconnected(cx))).await {
+    async fn wait_for_keys(&self, exchange: &Exchange<'_>) -> Result<(), Fault> {
+        exchange.core().sleep(POLL_INTERVAL).await;
+        if poll_fn(|cx| Poll::Ready(exchange.poll_disconnected(cx))).await {
             Err(Fault::Disconnected)
         } else {
             Ok(())

@@ -216,10 +216,10 @@ impl CrawlerRule {
     }
 }
 
-async fn refuse(x: &mut Exchange<'_>, reason: &'static str) -> Result<Flow, Fault> {
+async fn refuse(exchange: &mut Exchange<'_>, reason: &'static str) -> Result<Flow, Fault> {
     let mut fields = Fields::new();
     fields.push(Name::CacheControl, b"no-store");
-    x.refuse_with(Status::FORBIDDEN, reason, &fields).await?;
+    exchange.refuse_with(Status::FORBIDDEN, reason, &fields).await?;
     Ok(Flow::Answered)
 }
 

@@ -78,10 +78,10 @@ impl MaintenanceRule {
 
     /// Whether maintenance is on. Once a second, one request waits for a check of the file; others use its
     /// last result.
-    async fn is_on(&self, x: &Exchange<'_>) -> bool {
+    async fn is_on(&self, exchange: &Exchange<'_>) -> bool {
         let Some(file) = &self.settings.file else { return true };
         let shared = &self.shared;
-        let now = x.core().now();
+        let now = exchange.core().now();
         let due = shared.check_at.load(Ordering::Relaxed);
         let is_due = now >= due;
         let claim = || {
@@ -90,7 +90,7 @@ impl MaintenanceRule {
         };
         if is_due && claim() {
             let file = file.clone();
-            let found = x.core().offload(move || std::fs::symlink_metadata(&file).map(drop)).await;
+            let found = exchange.core().offload(move || std::fs::symlink_metadata(&file).map(drop)).await;
             match found {
                 Ok(()) => shared.is_on.store(true, Ordering::Relaxed),
                 // Other errors say nothing about whether the file exists: the state is kept.

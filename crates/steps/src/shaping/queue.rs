@@ -247,17 +247,17 @@ impl QueueRule {
         Box::pin(self.wait(exchange)).await
     }
 
-    async fn wait(&self, x: &mut Exchange<'_>) -> Result<Option<HandlerPermit>, Fault> {
-        let since_us = x.core().now_us();
-        x.hold(WAITING_BYTES);
+    async fn wait(&self, exchange: &mut Exchange<'_>) -> Result<Option<HandlerPermit>, Fault> {
+        let since_us = exchange.core().now_us();
+        exchange.hold(WAITING_BYTES);
         let outcome = {
             let mut request = QueuedRequest { queue: &self.queue, number: None };
-            let mut too_long = pin!(x.core().sleep(self.age));
+            let mut too_long = pin!(exchange.core().sleep(self.age));
             poll_fn(|cx| {
                 if let Poll::Ready(outcome) = request.poll(cx) {
                     return Poll::Ready(Ok(outcome));
                 }
-                if x.poll_disconnected(cx) {
+                if exchange.poll_disconnected(cx) {
                     return Poll::Ready(Err(Fault::Disconnected));
                 }
                 too_long.as_mut().poll(cx).map(|()| Ok(WaitOutcome::Refused(QueueRefusal::Age)))
@@ -266,18 +266,18 @@ impl QueueRule {
         };
         // From here on, dropping `place` returns the permit.
         let place = matches!(outcome, Ok(WaitOutcome::Admitted)).then(|| HandlerPermit(self.queue.clone()));
-        x.hold(0);
-        let waited_us = x.core().now_us().saturating_sub(since_us);
-        let notes = x.notes();
+        exchange.hold(0);
+        let waited_us = exchange.core().now_us().saturating_sub(since_us);
+        let notes = exchange.notes();
         notes.queue_us = Some(notes.queue_us.unwrap_or(0) + waited_us);
         match outcome? {
             WaitOutcome::Admitted => {}
-            WaitOutcome::Refused(reason) => self.refuse(x, reason).await?,
+            WaitOutcome::Refused(reason) => self.refuse(exchange, reason).await?,
         }
         Ok(place)
     }
 
-    async fn refuse(&self, x: &mut Exchange<'_>, reason: QueueRefusal) -> Result<(), Fault> {
+    async fn refuse(&self, exchange: &mut Exchange<'_>, reason: QueueRefusal) -> Result<(), Fault> {
         let RouteLabels { site, route, .. } = &self.queue.labels;
         let (counter, what) = match reason {
             QueueRefusal::Full => (&self.queue.full, "is full: the oldest requests are refused"),
@@ -293,7 +293,7 @@ impl QueueRule {
         let retry_s = self.age.seconds_rounded_up().max(1);
         fields.push(Name::RetryAfter, retry_s.to_string().as_bytes());
         fields.push(Name::CacheControl, b"no-store");
-        x.refuse_with(Status::SERVICE_UNAVAILABLE, reason.reason_text(), &fields).await
+        exchange.refuse_with(Status::SERVICE_UNAVAILABLE, reason.reason_text(), &fields).await
     }
 }
 
