@@ -15,7 +15,7 @@ pub(crate) fn members(value: &[u8]) -> Option<Vec<Member>> {
         let name = key(&mut rest)?;
         let mut is_true = true;
         let mut value = None;
-        if eat(&mut rest, b"=") {
+        if consume(&mut rest, b"=") {
             let (text, kind) = item(&mut rest)?;
             match kind {
                 ItemKind::Boolean => is_true = text == b"1",
@@ -41,7 +41,7 @@ fn is_last(rest: &mut &[u8]) -> Option<bool> {
     if rest.is_empty() {
         return Some(true);
     }
-    eat(rest, b",").then(|| spaces(rest))?;
+    consume(rest, b",").then(|| spaces(rest))?;
     Some(false)
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn flags_and_names(value: &[u8]) -> Option<Vec<(Vec<u8>, FlagOrNames)
     let mut members = Vec::new();
     loop {
         let name = key(&mut rest)?;
-        let value = match eat(&mut rest, b"=") {
+        let value = match consume(&mut rest, b"=") {
             false => FlagOrNames::Flag(true),
             true if rest.starts_with(b"(") => {
                 inner_list(&mut rest)?.map_or(FlagOrNames::Other, FlagOrNames::Names)
@@ -95,10 +95,10 @@ pub(crate) fn flags_and_names(value: &[u8]) -> Option<Vec<(Vec<u8>, FlagOrNames)
 /// Parses an inner list; the inner `None` if it has items other than strings.
 fn inner_list(rest: &mut &[u8]) -> Option<Option<Vec<Vec<u8>>>> {
     let mut names = Some(Vec::new());
-    eat(rest, b"(").then_some(())?;
+    consume(rest, b"(").then_some(())?;
     loop {
         spaces(rest);
-        if eat(rest, b")") {
+        if consume(rest, b")") {
             return Some(names);
         }
         let is_string = rest.starts_with(b"\"");
@@ -127,7 +127,8 @@ fn spaces(rest: &mut &[u8]) {
     }
 }
 
-fn eat(rest: &mut &[u8], what: &[u8]) -> bool {
+/// Removes a prefix. Returns whether it was there.
+fn consume(rest: &mut &[u8], what: &[u8]) -> bool {
     rest.strip_prefix(what).map(|after| *rest = after).is_some()
 }
 
@@ -187,10 +188,10 @@ fn item(rest: &mut &[u8]) -> Option<(Vec<u8>, ItemKind)> {
 }
 
 fn parameters(rest: &mut &[u8]) -> Option<()> {
-    while eat(rest, b";") {
+    while consume(rest, b";") {
         spaces(rest);
         key(rest)?;
-        if eat(rest, b"=") {
+        if consume(rest, b"=") {
             item(rest)?;
         }
     }

@@ -88,12 +88,12 @@ impl Ledger {
         let seconds = now_ms.saturating_sub(given) / 1000;
         if seconds > 0 {
             self.credited_ms = Some(given + seconds * 1000);
-            self.earn((seconds.min(1 << 20) as u32).saturating_mul(price::PER_SECOND));
+            self.add_credit((seconds.min(1 << 20) as u32).saturating_mul(price::PER_SECOND));
         }
     }
 
     /// Adds credit.
-    pub(crate) fn earn(&mut self, credit: u32) {
+    pub(crate) fn add_credit(&mut self, credit: u32) {
         self.credit = self.credit.saturating_add(credit).min(self.limits.credit_max);
     }
 
@@ -185,7 +185,7 @@ mod tests {
         ledger.tick(18_000);
         assert!(!ledger.is_throttled(0, 0));
         assert_eq!(ledger.spend(51), Err(OVER_CREDIT));
-        ledger.earn(u32::MAX);
+        ledger.add_credit(u32::MAX);
         assert_eq!(ledger.credit(), 100);
     }
 }

@@ -503,7 +503,7 @@ impl Machine {
             record.is_counted = false;
             self.open_streams -= 1;
             if record.reset.is_none() {
-                self.ledger.earn(crate::ledger::price::FINISHED);
+                self.ledger.add_credit(crate::ledger::price::FINISHED);
             }
         }
     }

@@ -189,7 +189,7 @@ impl Machine {
             }
         }
         if taken >= SMALL_DATA_BYTES || self.sendable(stream) > 0 {
-            self.ledger.earn(price::DATA_SENT + taken as u32 / price::DATA_BYTES_PER_FRAME);
+            self.ledger.add_credit(price::DATA_SENT + taken as u32 / price::DATA_BYTES_PER_FRAME);
         }
         if ends {
             self.update_accounting(stream);

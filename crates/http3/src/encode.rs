@@ -328,13 +328,13 @@ impl SectionWriter<'_> {
         let known = self.encoder.find(hashed, is_same);
         let found = known.or_else(|| self.encoder.insert(id, name, value, named, hashed, self.sent.lowest));
         match found.filter(|absolute| self.may_block || *absolute < self.encoder.acknowledged) {
-            Some(absolute) => self.refer(absolute),
+            Some(absolute) => self.write_reference(absolute),
             None => self.literal(named, name, value, false),
         }
     }
 
     /// Writes a reference to a dynamic entry.
-    fn refer(&mut self, absolute: u64) {
+    fn write_reference(&mut self, absolute: u64) {
         self.sent.required = self.sent.required.max(absolute + 1);
         self.sent.lowest = self.sent.lowest.min(absolute);
         match self.base.checked_sub(absolute + 1) {

@@ -418,7 +418,7 @@ impl<'c> Exchange<'c> {
         if self.state.tls.is_none() || !self.lane.may_switch_to_http3(self.state.listener_key) {
             return None;
         }
-        if self.state.filters.edits.as_ref().is_some_and(|edits| edits.concerns(b"alt-svc")) {
+        if self.state.filters.edits.as_ref().is_some_and(|edits| edits.changes(b"alt-svc")) {
             return None;
         }
         let (head, bytes) = self.lane.head();

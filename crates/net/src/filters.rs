@@ -104,7 +104,7 @@ impl FieldEdits {
     }
 
     /// Whether the field with that name is removed, set or added.
-    pub(crate) fn concerns(&self, name: &[u8]) -> bool {
+    pub(crate) fn changes(&self, name: &[u8]) -> bool {
         self.replaces_named(name) || self.add.first(name).is_some()
     }
 

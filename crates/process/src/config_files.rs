@@ -104,7 +104,13 @@ impl ConfigFiles {
             Some(link) => {
                 let packet = link.ask(&LinkRequest::List(path_text(folder)?), &[]);
                 let packet = packet.map_err(|error| error.about(folder))?;
-                packet.words().1.split('\n').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+                packet
+                    .first_word_and_rest()
+                    .1
+                    .split('\n')
+                    .filter(|name| !name.is_empty())
+                    .map(str::to_owned)
+                    .collect()
             }
         };
         Ok(names.into_iter().map(|name| folder.join(name)).collect())

@@ -56,7 +56,7 @@ impl SupervisorHandover {
             watchdog: None,
         };
         for packet in packets {
-            match packet.words() {
+            match packet.first_word_and_rest() {
                 ("config", "") => given.text = Some(read_text(packet)?),
                 ("again", "") => given.is_restart = true,
                 ("replaces", "") => given.replaces_server = true,

@@ -48,7 +48,7 @@ pub struct Packet {
 
 impl Packet {
     /// Splits the text into the first word and the rest.
-    pub(crate) fn words(&self) -> (&str, &str) {
+    pub(crate) fn first_word_and_rest(&self) -> (&str, &str) {
         self.text.split_once(' ').unwrap_or((&self.text, ""))
     }
 }
@@ -202,7 +202,7 @@ pub fn request_sockets(link: &SupervisorLink, index: usize) -> io::Result<Vec<Ow
     let mut sockets = Vec::new();
     loop {
         let packet = link.ask(&LinkRequest::Sockets { listener: index, from: sockets.len() }, &[])?;
-        let count: usize = packet.words().1.parse().map_err(|_| link_closed())?;
+        let count: usize = packet.first_word_and_rest().1.parse().map_err(|_| link_closed())?;
         if packet.descriptors.is_empty() {
             return Err(link_closed());
         }
@@ -257,7 +257,7 @@ impl SupervisorLink {
                 self.0.early_orders.lock().unwrap_or_else(PoisonError::into_inner).push(order);
                 continue;
             }
-            match packet.words() {
+            match packet.first_word_and_rest() {
                 ("end", _) => return Ok(packets),
                 ("error", text) => return Err(io::Error::other(text.to_owned())),
                 _ => packets.push(packet),
@@ -301,7 +301,7 @@ impl SupervisorLink {
         pieces.try_for_each(|piece| send(&self.0.socket, &LinkRequest::More.to_string(), piece))?;
         send(&self.0.socket, &request.to_string(), last)?;
         let packet = answers.recv_timeout(ANSWER_TIMEOUT).map_err(|_| link_closed())?;
-        match packet.words() {
+        match packet.first_word_and_rest() {
             ("error", text) => Err(io::Error::other(text.to_owned())),
             _ => Ok(packet),
         }
@@ -355,7 +355,7 @@ impl Launcher for AppLauncher {
     fn exit_status(&self, pid: Pid) -> Option<Result<i32, i32>> {
         let packet =
             self.link.ask(&LinkRequest::Ended { pid: pid.as_raw_pid().cast_unsigned() }, &[]).ok()?;
-        match packet.words() {
+        match packet.first_word_and_rest() {
             ("exited", code) => code.parse().ok().map(Ok),
             ("killed", signal) => signal.parse().ok().map(Err),
             _ => None,
@@ -380,7 +380,7 @@ impl SupervisorLink {
 }
 
 fn usage_of(packet: &Packet) -> Option<Usage> {
-    let (_, numbers) = packet.words();
+    let (_, numbers) = packet.first_word_and_rest();
     let numbers: Option<Vec<u64>> = numbers.split(' ').map(|number| number.parse().ok()).collect();
     match *numbers?.as_slice() {
         [cpu_ms, rss_bytes, pss_bytes, private_dirty_bytes] => {

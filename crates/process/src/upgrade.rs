@@ -173,7 +173,7 @@ impl Successor {
         let outcome = loop {
             match self.receive(until) {
                 Ok(Some(packet)) if packet.text == "ready" => return Ok(()),
-                Ok(Some(packet)) => match packet.words() {
+                Ok(Some(packet)) => match packet.first_word_and_rest() {
                     ("start", "") => {
                         if let Err(error) = self.send_sockets() {
                             break format!("it does not take the sockets: {error}");
@@ -263,7 +263,7 @@ impl Predecessor {
         let mut listeners: Vec<(bool, Option<PathBuf>, Vec<OwnedFd>)> = Vec::new();
         loop {
             let packet = link::receive(&link)?.ok_or_else(ended)?;
-            match (packet.words(), listeners.last_mut()) {
+            match (packet.first_word_and_rest(), listeners.last_mut()) {
                 (("end", _), _) => break,
                 (("listener", line), _) => {
                     let (owned, path) =

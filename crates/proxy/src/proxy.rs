@@ -199,7 +199,7 @@ impl Proxy {
     /// Creates the state of a request before its first attempt.
     fn new_attempts<'s>(&'s self, kept: ReplayBuffer, script: Option<&'s Script>) -> Attempts<'s> {
         let options = &self.rules.options;
-        self.group.budget.set(self.group.budget.get().earn(&options.retry));
+        self.group.budget.set(self.group.budget.get().with_request(&options.retry));
         let deadline = match options.timeouts.total {
             None => Moment::NEVER,
             Some(total) => self.group.core.now() + total,

@@ -23,7 +23,7 @@ impl RetryBudget {
 
     /// Adds the share of a retry that a new request earns.
     #[must_use]
-    pub(crate) fn earn(self, options: &Retry) -> RetryBudget {
+    pub(crate) fn with_request(self, options: &Retry) -> RetryBudget {
         let earned = self.hundredths.saturating_add(options.budget_percent);
         RetryBudget { hundredths: earned.min(BUDGET_FULL * HUNDREDTHS_PER_RETRY) }
     }
@@ -178,7 +178,7 @@ mod tests {
         let mut budget = RetryBudget::full();
         let mut retries = 0;
         for _ in 0..1_000 {
-            budget = budget.earn(&options);
+            budget = budget.with_request(&options);
             if let Some(rest) = budget.spend() {
                 budget = rest;
                 retries += 1;

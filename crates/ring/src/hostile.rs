@@ -175,7 +175,7 @@ impl HostileScenario<'_> {
 
     /// Lets the hostile worker die while it holds requests.
     fn kill_hostile_worker(&mut self) {
-        self.hostile_requests.drain(..).for_each(ClaimedRequest::vanish);
+        self.hostile_requests.drain(..).for_each(ClaimedRequest::abandon_as_killed);
         for lost in self.server.worker_died(HOSTILE) {
             self.submitted.retain(|(ticket, ..)| *ticket != lost.ticket);
         }

@@ -142,7 +142,7 @@ impl ClaimedRequest {
 
     /// Leaves the slot as a killed worker would.
     #[cfg(any(test, feature = "hostile"))]
-    pub(crate) fn vanish(mut self) {
+    pub(crate) fn abandon_as_killed(mut self) {
         self.is_released = true;
     }
 

@@ -61,14 +61,14 @@ impl IdRules {
             IdSource::Any => true,
         };
         let has_valid_id =
-            || uses(self.request) && only(request, Name::XRequestId).is_some_and(is_request_id);
+            || uses(self.request) && single_field(request, Name::XRequestId).is_some_and(is_request_id);
         let id = match self.request {
             IdSource::Off => RequestId::None,
             _ if has_valid_id() => RequestId::Received,
             _ => RequestId::Generated(generator.next_wide()),
         };
         let trace = self.trace.map(|(from, share)| {
-            let sent = only(request, Name::Traceparent).filter(|_| uses(from)).and_then(traceparent);
+            let sent = single_field(request, Name::Traceparent).filter(|_| uses(from)).and_then(traceparent);
             let span = generator.next().max(1);
             match sent {
                 Some((trace, parent, is_sampled)) => {
@@ -92,7 +92,7 @@ fn values<'x>(request: &Request<'x>, name: Name) -> impl Iterator<Item = &'x [u8
 }
 
 /// Returns the value of a field that occurs exactly once.
-fn only<'x>(request: &Request<'x>, name: Name) -> Option<&'x [u8]> {
+fn single_field<'x>(request: &Request<'x>, name: Name) -> Option<&'x [u8]> {
     let mut all = values(request, name);
     all.next().filter(|_| all.next().is_none())
 }

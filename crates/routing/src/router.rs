@@ -158,7 +158,7 @@ impl Router {
         }
         let site = find_site(&table, &request);
         let level = site.unwrap_or(table.sites.len());
-        let introduced = table.trusted_proxies.as_ref().map_or(Ok(()), |one| one.set_client(exchange));
+        let client_outcome = table.trusted_proxies.as_ref().map_or(Ok(()), |one| one.set_client(exchange));
         exchange.set_context(RequestContext {
             error_pages: table.pages[level].clone(),
             empty_segments: table.empty_segments[level],
@@ -167,7 +167,7 @@ impl Router {
         });
         match table.costs.begin(exchange, &self.request_count) {
             None => {
-                match self.choose_route(&table, site, introduced, exchange)? {
+                match self.choose_route(&table, site, client_outcome, exchange)? {
                     // Most requests: without the layers of the steps, which each poll would pass through.
                     RouteChoice::Route(path, route) if route.steps.is_empty() => {
                         route.serve_directly(exchange, &path).await
@@ -178,7 +178,7 @@ impl Router {
             // Constructed in its box because it is rare.
             Some(meter) => {
                 let measured = async {
-                    let choice = self.choose_route(&table, site, introduced, exchange)?;
+                    let choice = self.choose_route(&table, site, client_outcome, exchange)?;
                     self.serve_choice(&table, (site, level), choice, exchange).await
                 };
                 pin_in_place(|| meter.run(measured)).await
@@ -186,17 +186,17 @@ impl Router {
         }
     }
 
-    /// Chooses how a request is answered; `introduced` is the result of determining its client.
+    /// Chooses how a request is answered; `client_outcome` is the result of determining its client.
     fn choose_route<'t>(
         &self,
         table: &'t RouteTable,
         site: Option<usize>,
-        introduced: Result<(), Fault>,
+        client_outcome: Result<(), Fault>,
         exchange: &mut Exchange<'_>,
     ) -> Result<RouteChoice<'t>, Fault> {
         let request = exchange.request();
         let (mut path, outcome) = match RequestPath::of(&request) {
-            Ok(path) => (path, introduced),
+            Ok(path) => (path, client_outcome),
             Err(reject) => (RequestPath::default(), Err(reject.into())),
         };
         let Some(site) = site.filter(|_| outcome.is_ok()) else {

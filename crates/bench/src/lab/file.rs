@@ -193,7 +193,7 @@ impl Lab {
             prepare: root.text_list("prepare")?,
             services: root.sections("service")?.iter().map(FileSection::process).collect::<Result<_, _>>()?,
             subjects: root.sections("subject")?.iter().map(FileSection::subject).collect::<Result<_, _>>()?,
-            aims: root.sections("aim")?.iter().map(FileSection::aim).collect::<Result<_, _>>()?,
+            aims: root.sections("aim")?.iter().map(FileSection::read_aim).collect::<Result<_, _>>()?,
         };
         lab.check()?;
         Ok(lab)
@@ -407,7 +407,8 @@ impl<'t> FileSection<'t> {
         })
     }
 
-    fn aim(&self) -> Result<Aim, Failure> {
+    /// Reads an `[[aim]]`.
+    fn read_aim(&self) -> Result<Aim, Failure> {
         self.reject_unknown_keys(&["figure", "at-most", "at-least", "of", "when"])?;
         let name = self
             .text("figure")?

@@ -251,8 +251,8 @@ fn only_claimed_requests_of_a_dead_worker_are_lost() {
     rig.expect(begun, ResponsePart::Head, b"200", false);
 
     let lost = rig.server.worker_died(WorkerSlot(0));
-    second.vanish();
-    third.vanish();
+    second.abandon_as_killed();
+    third.abandon_as_killed();
     let expected = [
         LostRequest { ticket: begun, has_started: true },
         LostRequest { ticket: untouched, has_started: false },
@@ -293,7 +293,7 @@ fn cancelled_request_of_a_dead_worker_frees_its_slot() {
     let request = rig.claim();
     rig.server.cancel(ticket, GONE);
     assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
-    request.vanish();
+    request.abandon_as_killed();
     assert_eq!(rig.server.in_use(), 0);
 }
 
@@ -388,7 +388,7 @@ fn stale_tag_does_not_affect_the_next_use_of_its_slot() {
         rig.server.take_fault(),
         Some(WorkerFault { worker_slot: Some(WorkerSlot(0)), violation: ProtocolViolation::Tag })
     );
-    request.vanish();
+    request.abandon_as_killed();
     assert_eq!(rig.server.worker_died(WorkerSlot(0)), [LostRequest { ticket: second, has_started: false }]);
 }
 
@@ -403,7 +403,7 @@ fn finished_tag_requires_a_finished_state() {
         rig.server.take_fault(),
         Some(WorkerFault { worker_slot: Some(WorkerSlot(0)), violation: ProtocolViolation::SlotState })
     );
-    request.vanish();
+    request.abandon_as_killed();
     assert_eq!(rig.server.worker_died(WorkerSlot(0)), [LostRequest { ticket, has_started: false }]);
 }
 
@@ -420,7 +420,7 @@ fn body_before_the_head_is_a_worker_fault() {
     assert_eq!(rig.poll_tickets(), [ticket]);
     let fault = WorkerFault { worker_slot: Some(WorkerSlot(0)), violation: ProtocolViolation::Order };
     assert_eq!(rig.receive(ticket), Err(TicketError::WorkerFault(fault)));
-    request.vanish();
+    request.abandon_as_killed();
     assert_eq!(rig.server.worker_died(WorkerSlot(0)), []);
     assert_eq!((rig.server.in_use(), rig.server.quarantined()), (0, 0));
 }
@@ -441,8 +441,8 @@ fn invalid_response_position_ends_only_its_ticket() {
     assert_eq!(rig.receive(ticket), Err(TicketError::WorkerFault(fault)));
     assert_eq!(rig.receive(ticket), Err(TicketError::Void));
     assert_eq!(rig.server.take_fault(), Some(fault));
-    request.vanish();
-    held.vanish();
+    request.abandon_as_killed();
+    held.abandon_as_killed();
     assert_eq!(rig.server.worker_died(WorkerSlot(0)), [LostRequest { ticket: other, has_started: false }]);
     assert_eq!((rig.server.in_use(), rig.server.quarantined()), (0, 0));
 }
@@ -454,7 +454,7 @@ fn slot_with_an_unknown_holder_is_quarantined() {
     let request = rig.claim();
     rig.server.slot(0).state().store(0xffff_ffff, Relaxed);
     rig.server.cancel(ticket, GONE);
-    request.vanish();
+    request.abandon_as_killed();
     assert_eq!(
         rig.server.take_fault(),
         Some(WorkerFault { worker_slot: None, violation: ProtocolViolation::SlotState })
