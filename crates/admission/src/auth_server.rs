@@ -96,12 +96,13 @@ pub(crate) fn sign_in(text: &str) -> Result<Vec<SignInPart>, InvalidValue> {
         parts.push(SignInPart::Text(rest.to_owned()));
     }
     let begins = text.starts_with('/') && !text.starts_with("//") || text.contains("://");
-    match begins || text == "$location" {
-        true => Ok(parts),
-        false => Err(InvalidValue::new(
+    if begins || text == "$location" {
+        Ok(parts)
+    } else {
+        Err(InvalidValue::new(
             "neither a URL nor a path",
             "write \"/oauth2/start?rd=$url\", \"https://auth.example.com/?rd=$url\" or \"$location\"",
-        )),
+        ))
     }
 }
 

@@ -128,12 +128,12 @@ fn parse_origin(text: &str) -> Result<CorsOrigin, InvalidValue> {
         let fits = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c) || is_v6 && "[]:".contains(c);
         !name.is_empty() && !name.starts_with('.') && name.chars().all(fits)
     };
-    match is_name(name) {
-        false => Err(InvalidValue::new("this is not the host of an origin", remedy)),
-        true if is_below => {
-            Ok(CorsOrigin::Subdomains { scheme: format!("{scheme}://"), suffix: format!(".{name}{port}") })
-        }
-        true => Ok(CorsOrigin::Exact(format!("{scheme}://{host}{port}"))),
+    if !is_name(name) {
+        Err(InvalidValue::new("this is not the host of an origin", remedy))
+    } else if is_below {
+        Ok(CorsOrigin::Subdomains { scheme: format!("{scheme}://"), suffix: format!(".{name}{port}") })
+    } else {
+        Ok(CorsOrigin::Exact(format!("{scheme}://{host}{port}")))
     }
 }
 

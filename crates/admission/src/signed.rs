@@ -70,10 +70,12 @@ impl UrlKeys {
         let message = message(path, until, client);
         let is_signed =
             self.0.iter().fold(false, |found, key| hmac::verify(key, &message, &tag).is_ok() | found);
-        match is_signed {
-            false => Err(SignedRefusal::Invalid),
-            true if end <= now => Err(SignedRefusal::Expired),
-            true => Ok(()),
+        if !is_signed {
+            Err(SignedRefusal::Invalid)
+        } else if end <= now {
+            Err(SignedRefusal::Expired)
+        } else {
+            Ok(())
         }
     }
 }

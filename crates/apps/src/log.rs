@@ -96,11 +96,13 @@ impl OutputLines {
                 self.incomplete.drain(..LINE_BYTES_MAX);
             }
         }
-        self.since = match self.incomplete.is_empty() {
-            true => None,
+        self.since = if self.incomplete.is_empty() {
+            None
+        } else if bytes.contains(&b'\n') {
             // A line that was completed in these bytes restarts the timer.
-            false if bytes.contains(&b'\n') => Some(now),
-            false => self.since.or(Some(now)),
+            Some(now)
+        } else {
+            self.since.or(Some(now))
         };
     }
 

@@ -558,10 +558,11 @@ impl<'s> WebSocketSession<'s> {
         let writes = exchange.backlog() > 0 && self.client_output != ClientOutput::Broken;
         // A connection with an error is always ready, although its backlog can never be sent.
         let client = Interest::of(reads, writes);
-        let look_after = match self.has_closed() {
-            true => CLOSE_TIMEOUT,
+        let look_after = if self.has_closed() {
+            CLOSE_TIMEOUT
+        } else {
             // The end of the server or of the generation wakes the task.
-            false => self.idle_timeout / 4,
+            self.idle_timeout / 4
         };
         exchange.release_buffers();
         exchange.hold(self.held_bytes());

@@ -86,12 +86,12 @@ fn parse_number(unit: Unit, text: &str) -> Result<f64, Failure> {
         Unit::Us => Ok(quantity::parse_duration(text)?.as_secs_f64() * 1e6),
         Unit::Share => {
             let number = quantity::count(text.trim_end_matches('%'))?;
-            match text.ends_with('%') {
-                true => Ok(number / 100.0),
-                false if number > 1.0 => {
-                    Err(Failure::new(format!("{text:?} is more than the whole: write {text}%")))
-                }
-                false => Ok(number),
+            if text.ends_with('%') {
+                Ok(number / 100.0)
+            } else if number > 1.0 {
+                Err(Failure::new(format!("{text:?} is more than the whole: write {text}%")))
+            } else {
+                Ok(number)
             }
         }
         Unit::Bytes | Unit::BytesRate => {

@@ -315,12 +315,7 @@ pub fn compare_files(a: &Path, b: &Path, as_json: bool, out: &mut dyn Write) -> 
     };
     let names = [a.display().to_string(), b.display().to_string()];
     let comparison = comparison::of_records(names, &read(a)?, &read(b)?)?;
-    print(
-        out,
-        &match as_json {
-            true => format!("{:#}\n", comparison.json(&[])),
-            false => comparison.text(),
-        },
-    )?;
+    let text = if as_json { format!("{:#}\n", comparison.json(&[])) } else { comparison.text() };
+    print(out, &text)?;
     Ok(comparison.lines.iter().all(|line| line.verdict() != "B is worse"))
 }

@@ -186,13 +186,13 @@ impl LoadState {
     /// Takes a request to send now: in an open loop one that is due; in a closed loop the next one, unless
     /// the run has ended.
     pub(crate) fn take_request(&self, origin: usize, now_ns: u64) -> Option<RequestJob> {
-        let job = match self.plan.is_open() {
-            true => self.queue.borrow_mut().pop_front()?,
-            false if self.is_over() => return None,
-            false => {
-                self.quota.set(self.quota.get() - 1);
-                RequestJob { request: self.next_request(origin), due_ns: now_ns }
-            }
+        let job = if self.plan.is_open() {
+            self.queue.borrow_mut().pop_front()?
+        } else if self.is_over() {
+            return None;
+        } else {
+            self.quota.set(self.quota.get() - 1);
+            RequestJob { request: self.next_request(origin), due_ns: now_ns }
         };
         self.in_flight.set(self.in_flight.get() + 1);
         Some(job)

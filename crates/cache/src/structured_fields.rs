@@ -75,15 +75,15 @@ pub(crate) fn flags_and_names(value: &[u8]) -> Option<Vec<(Vec<u8>, FlagOrNames)
     let mut members = Vec::new();
     loop {
         let name = key(&mut rest)?;
-        let value = match consume(&mut rest, b"=") {
-            false => FlagOrNames::Flag(true),
-            true if rest.starts_with(b"(") => {
-                inner_list(&mut rest)?.map_or(FlagOrNames::Other, FlagOrNames::Names)
-            }
-            true => match item(&mut rest)? {
+        let value = if !consume(&mut rest, b"=") {
+            FlagOrNames::Flag(true)
+        } else if rest.starts_with(b"(") {
+            inner_list(&mut rest)?.map_or(FlagOrNames::Other, FlagOrNames::Names)
+        } else {
+            match item(&mut rest)? {
                 (flag, ItemKind::Boolean) => FlagOrNames::Flag(flag == b"1"),
                 _ => FlagOrNames::Other,
-            },
+            }
         };
         members.push((name, value));
         if is_last(&mut rest)? {

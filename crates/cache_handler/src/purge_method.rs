@@ -166,10 +166,12 @@ impl PurgeAccess {
             };
         };
         let given = request.field(Name::Authorization).and_then(bearer);
-        match given.is_some_and(|given| token.matches(given)) {
-            true => Ok(()),
-            false if given.is_none() => Err("there is no token"),
-            false => Err("the token is wrong"),
+        if given.is_some_and(|given| token.matches(given)) {
+            Ok(())
+        } else if given.is_none() {
+            Err("there is no token")
+        } else {
+            Err("the token is wrong")
         }
     }
 }

@@ -13,9 +13,10 @@ const LOOP_LEN_MAX: usize = 10;
 pub(crate) fn warn_of_scheme_loops(node: &Node, check: &mut Checker) {
     let sites = node.items("site").iter().map(|site| (site, site.items("route")));
     for (site, routes) in std::iter::once((node, node.items("route"))).chain(sites) {
-        let (own, remedy) = match uses_tls(node, site) {
-            true => ("https://", "remove the route: `redirect_https` is on, and sends clients there"),
-            false => ("http://", "name another host, or give the route a `path`"),
+        let (own, remedy) = if uses_tls(node, site) {
+            ("https://", "remove the route: `redirect_https` is on, and sends clients there")
+        } else {
+            ("http://", "name another host, or give the route a `path`")
         };
         for route in routes.iter().filter(|route| matches_every_request(route)) {
             let Some((redirect, to)) = find_redirect(route) else { continue };

@@ -50,9 +50,10 @@ fn parse_target(text: &str, defined_variables: &DefinedVariables) -> Result<Temp
     if variable || template.literal_prefix().starts_with('/') {
         return Ok(template);
     }
-    let remedy = match text.contains("://") {
-        true => "for a URL, write `redirect`; for another server, `proxy`".to_owned(),
-        false => format!("write \"/{text}\""),
+    let remedy = if text.contains("://") {
+        "for a URL, write `redirect`; for another server, `proxy`".to_owned()
+    } else {
+        format!("write \"/{text}\"")
     };
     Err(InvalidValue::new("this is not a path", remedy))
 }

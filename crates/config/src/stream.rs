@@ -515,9 +515,10 @@ fn check_names_differ(
         (None, false) => return,
     };
     let finding = check.error(&item.span, title, "which of them gets the connection?");
-    let remedy = match stream.is_udp() {
-        true => "give one stream both servers in `to`, or one of them another address",
-        false => "give them different `names`, or one stream both servers in `to`",
+    let remedy = if stream.is_udp() {
+        "give one stream both servers in `to`, or one of them another address"
+    } else {
+        "give them different `names`, or one stream both servers in `to`"
     };
     finding.related(before.span.clone(), "the other one").help(remedy);
 }

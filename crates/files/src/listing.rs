@@ -167,10 +167,12 @@ pub fn html(path: &[u8], folder: &FolderItems, style: ListingStyle) -> String {
     }
     out.push_str("</table>\n");
     let count = folder.items.len();
-    let _ = match folder.is_truncated {
-        true => writeln!(out, "<p>Only {count} entries are shown; there are more."),
-        false if count == 0 => writeln!(out, "<p>This folder is empty."),
-        false => writeln!(out, "<p>{count} {}", if count == 1 { "entry" } else { "entries" }),
+    let _ = if folder.is_truncated {
+        writeln!(out, "<p>Only {count} entries are shown; there are more.")
+    } else if count == 0 {
+        writeln!(out, "<p>This folder is empty.")
+    } else {
+        writeln!(out, "<p>{count} {}", if count == 1 { "entry" } else { "entries" })
     };
     out
 }

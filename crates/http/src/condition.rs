@@ -67,10 +67,12 @@ impl Conditions<'_> {
         }
         let reads = matches!(method, Method::Get | Method::Head);
         if let Some(tags) = self.if_none_match {
-            return match any_tag_matches(tags, validators.etag, weak_match) {
-                false => ConditionOutcome::Proceed,
-                true if reads => ConditionOutcome::NotModified,
-                true => ConditionOutcome::Failed,
+            return if !any_tag_matches(tags, validators.etag, weak_match) {
+                ConditionOutcome::Proceed
+            } else if reads {
+                ConditionOutcome::NotModified
+            } else {
+                ConditionOutcome::Failed
             };
         }
         match (date_s(self.if_modified_since), validators.modified_s) {

@@ -226,12 +226,12 @@ impl Machine {
         let stream = section.stream;
         let Some(record) = self.streams.find_mut(stream) else { return Ok(None) };
         let is_wanted = record.receiving == Receiving::Body;
-        let error = match section.ended {
-            false => Some("trailers without the end of the stream"),
-            true if record.content_left.is_some_and(|left| left > 0) => {
-                Some("content shorter than content-length")
-            }
-            true => None,
+        let error = if !section.ended {
+            Some("trailers without the end of the stream")
+        } else if record.content_left.is_some_and(|left| left > 0) {
+            Some("content shorter than content-length")
+        } else {
+            None
         };
         let trailers = match (error, head::trailers(&self.block)) {
             (None, Ok(trailers)) => trailers,

@@ -128,10 +128,7 @@ pub(crate) async fn relay_datagrams<S: Service>(engine: Rc<Engine<S>>, relay: Rc
             if is_stopping {
                 break;
             }
-            match is_empty {
-                true => wait(&core, [&source, &relay.commands]).await,
-                false => core.yield_now().await,
-            }
+            if is_empty { wait(&core, [&source, &relay.commands]).await } else { core.yield_now().await }
         }
         core.unwatch(endpoint.socket.fd());
         core.deregister(&source);

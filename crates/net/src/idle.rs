@@ -121,14 +121,13 @@ impl<T> IdleLinks<T> {
 
     fn resume(&self, core: &Core, idle: IdleLink) -> Option<Link> {
         let IdleLink { socket, tls, token } = idle;
-        let stream = match core.owns_remote(&self.owner) {
-            true => Stream::resume(core, socket, token),
-            false => {
-                // Fails only for a descriptor that is not registered.
-                let _ = epoll::delete(self.owner.epoll(), &socket);
-                self.owner.release(token);
-                Stream::new(core, socket).ok()
-            }
+        let stream = if core.owns_remote(&self.owner) {
+            Stream::resume(core, socket, token)
+        } else {
+            // Fails only for a descriptor that is not registered.
+            let _ = epoll::delete(self.owner.epoll(), &socket);
+            self.owner.release(token);
+            Stream::new(core, socket).ok()
         }?;
         Some(match tls {
             None => Link::Plain(stream),

@@ -194,10 +194,12 @@ fn check_admission(conn: &MuxConn) -> RequestAdmission {
         return RequestAdmission::Begin;
     }
     let (whole, reset) = conn.ended_counts();
-    match live - whole - reset >= max || reset >= max / RESET_SHARE + RESET_EXTRA {
-        true => RequestAdmission::Refuse,
-        false if whole > 0 => RequestAdmission::Hold,
-        false => RequestAdmission::Begin,
+    if live - whole - reset >= max || reset >= max / RESET_SHARE + RESET_EXTRA {
+        RequestAdmission::Refuse
+    } else if whole > 0 {
+        RequestAdmission::Hold
+    } else {
+        RequestAdmission::Begin
     }
 }
 

@@ -123,10 +123,11 @@ async fn refuse<S: Service>(
     if !failure.is_gone {
         idle.engine().service.handshake_failed(peer, failure);
     }
-    match failure.is_http {
-        true => Box::pin(refuse_and_close(idle, PLAIN_HTTP)).await,
+    if failure.is_http {
+        Box::pin(refuse_and_close(idle, PLAIN_HTTP)).await
+    } else {
         // The client gets the alert before the end.
-        false => idle.link_mut().shutdown_write(),
+        idle.link_mut().shutdown_write()
     }
     None
 }

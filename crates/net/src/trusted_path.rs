@@ -42,10 +42,13 @@ impl FolderControl {
             return FolderControl::Others;
         }
         let by_group = folder.st_mode & 0o020 != 0 && folder.st_gid != 0;
-        match folder.st_mode & 0o002 != 0 || by_group {
-            false => FolderControl::Root,
-            true if folder.st_mode & 0o1000 != 0 => FolderControl::Sticky,
-            true => FolderControl::Others,
+        let others_write = folder.st_mode & 0o002 != 0 || by_group;
+        if !others_write {
+            FolderControl::Root
+        } else if folder.st_mode & 0o1000 != 0 {
+            FolderControl::Sticky
+        } else {
+            FolderControl::Others
         }
     }
 }

@@ -103,12 +103,13 @@ fn parse_collector(text: &str) -> Result<String, InvalidValue> {
     if let Some(base) = own.iter().find_map(|path| text.trim_end_matches('/').strip_suffix(path)) {
         return Err(InvalidValue::new("the path is appended to this URL", format!("write \"{base}\"")));
     }
-    match !host.is_empty() && !host.contains('@') && is_plain {
-        true => Ok(text.trim_end_matches('/').to_owned()),
-        false => Err(InvalidValue::new(
+    if !host.is_empty() && !host.contains('@') && is_plain {
+        Ok(text.trim_end_matches('/').to_owned())
+    } else {
+        Err(InvalidValue::new(
             "this is not a URL of a collector",
             "write the address of its OTLP receiver for HTTP, such as \"http://127.0.0.1:4318\"",
-        )),
+        ))
     }
 }
 

@@ -241,9 +241,10 @@ impl std::fmt::Display for UpstreamServer {
                 if matches!(self.protocol, UpstreamProtocol::Tcp | UpstreamProtocol::Udp) =>
             {
                 let scheme = if self.protocol == UpstreamProtocol::Udp { "udp" } else { "tcp" };
-                match host.contains(':') {
-                    true => write!(f, "{scheme}://[{host}]:{port}"),
-                    false => write!(f, "{scheme}://{host}:{port}"),
+                if host.contains(':') {
+                    write!(f, "{scheme}://[{host}]:{port}")
+                } else {
+                    write!(f, "{scheme}://{host}:{port}")
                 }
             }
             (UpstreamAddress::Unix(path), _) => write!(f, "unix:{}", path.display()),

@@ -296,9 +296,10 @@ impl fmt::Display for Origin {
             },
             Self::Tcp { host, port, scheme } => {
                 let scheme = scheme.name();
-                match host.contains(':') {
-                    true => write!(out, "{scheme}://[{host}]:{port}"),
-                    false => write!(out, "{scheme}://{host}:{port}"),
+                if host.contains(':') {
+                    write!(out, "{scheme}://[{host}]:{port}")
+                } else {
+                    write!(out, "{scheme}://{host}:{port}")
                 }
             }
         }

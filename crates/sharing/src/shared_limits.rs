@@ -57,9 +57,10 @@ fn parse_redis(text: &str) -> Result<String, InvalidValue> {
         ));
     }
     let is_named = |rest: Option<&str>| rest.is_some_and(|rest| !rest.is_empty());
-    match is_named(text.strip_prefix("redis://")) || is_named(text.strip_prefix("unix:")) {
-        true => Ok(text.to_owned()),
-        false => Err(InvalidValue::new("this is not the address of a Redis server", HOW)),
+    if is_named(text.strip_prefix("redis://")) || is_named(text.strip_prefix("unix:")) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("this is not the address of a Redis server", HOW))
     }
 }
 

@@ -104,9 +104,10 @@ fn purge(arguments: &CachePurgeArguments) -> Result<String, Failure> {
     }
     let verb = if soft { "made stale" } else { "purged" };
     let urls = || arguments.urls.iter().chain(&arguments.prefix);
-    let hint = match objects == 0 && urls().any(|url| !has_port(url)) {
-        true => "; the port is a part of the host where it is not 80 or 443: //example.com:8443/PATH",
-        false => "",
+    let hint = if objects == 0 && urls().any(|url| !has_port(url)) {
+        "; the port is a part of the host where it is not 80 or 443: //example.com:8443/PATH"
+    } else {
+        ""
     };
     Ok(format!("{verb}: {} ({}){hint}\n", count_responses(objects), format_bytes(sum as f64)))
 }

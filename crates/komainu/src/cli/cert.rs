@@ -94,10 +94,12 @@ pub(crate) fn run_cert(command: &CertCommand) -> Result<String, Failure> {
     match command {
         CertCommand::List(list) => {
             let all = fetch_certificates(&list.of)?;
-            match list.json {
-                true => Ok(format!("{:#}\n", Value::Array(all))),
-                false if all.is_empty() => Ok(sanitize(&explain_empty_list(&list.of))),
-                false => Ok(sanitize(&format_list(&all))),
+            if list.json {
+                Ok(format!("{:#}\n", Value::Array(all)))
+            } else if all.is_empty() {
+                Ok(sanitize(&explain_empty_list(&list.of)))
+            } else {
+                Ok(sanitize(&format_list(&all)))
             }
         }
         CertCommand::Show { name, of } => {

@@ -85,9 +85,10 @@ fn argument_hint<'w>(argument: &str, words: &[&'w str]) -> Option<String> {
     };
     let value = words.iter().enumerate().find_map(after);
     match (command, argument) {
-        ("start" | "check", file) if !file.starts_with('-') => Some(match file.contains("://") {
-            true => format!("write `komainu check -c FILE --explain {file}`"),
-            false => format!("write `komainu {command} -c {file}`"),
+        ("start" | "check", file) if !file.starts_with('-') => Some(if file.contains("://") {
+            format!("write `komainu check -c FILE --explain {file}`")
+        } else {
+            format!("write `komainu {command} -c {file}`")
         }),
         ("fmt", "-c" | "--config") => Some(format!("write `komainu fmt {}`", value.unwrap_or("FILE"))),
         ("run", flag) => run_flag_hint(flag, value),

@@ -345,11 +345,8 @@ fn run_attack(arguments: &AttackArguments) -> Result<bool, Failure> {
             let _ = writeln!(io::stderr(), "{}: {}", attack.name(), attack.about());
         }
     })?;
-    match arguments.json {
-        true => writeln!(out, "{:#}", selftest.json()),
-        false => write!(out, "{}", selftest.text()),
-    }
-    .context("cannot print")?;
+    if arguments.json { writeln!(out, "{:#}", selftest.json()) } else { write!(out, "{}", selftest.text()) }
+        .context("cannot print")?;
     Ok(selftest.has_survived_all())
 }
 

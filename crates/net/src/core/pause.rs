@@ -98,10 +98,13 @@ impl Core {
     pub(crate) async fn wait_for_long_turn(&self) {
         let place = self.0.long_turns.get() + self.0.long_turn_queue.borrow().len() as u64;
         self.0.long_turn_queue.borrow_mut().push_back(self.current());
-        poll_fn(|_| match self.0.long_turns.get() > place {
-            true => Poll::Ready(()),
-            // A spurious wake-up.
-            false => Poll::Pending,
+        poll_fn(|_| {
+            if self.0.long_turns.get() > place {
+                Poll::Ready(())
+            } else {
+                // A spurious wake-up.
+                Poll::Pending
+            }
         })
         .await;
     }

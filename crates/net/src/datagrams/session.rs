@@ -303,10 +303,7 @@ impl DatagramSession {
                 let datagram = [&header[..], datagram].concat();
                 link.send(&datagram, datagram.len(), sent, dropped)
             };
-            match bytes.is_empty() {
-                true => with_header(bytes),
-                false => bytes.chunks(stride.max(1)).all(with_header),
-            }
+            if bytes.is_empty() { with_header(bytes) } else { bytes.chunks(stride.max(1)).all(with_header) }
         };
         if !is_accepted {
             self.is_refused.set(true);

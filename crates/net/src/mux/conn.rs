@@ -130,13 +130,14 @@ impl MuxConn {
         self.paused.borrow_mut().retain(|paused| paused.id != stream.id);
         let mut machine = self.machine.borrow_mut();
         machine.set_write_timeout(stream.id, stream.write_timeout.get());
-        match stream.is_reset() {
-            true => machine.close(stream.id),
-            false if stream.is_closed() => machine.close(stream.id),
-            false if stream.is_broken.get() => machine.reset(stream.id, ResetReason::Tunnel),
-            false if stream.output.borrow().ended => machine.reset(stream.id, ResetReason::Answered),
-            false if stream.is_tunnel.get() => machine.reset(stream.id, ResetReason::Tunnel),
-            false => machine.reset(stream.id, ResetReason::Failed),
+        if stream.is_reset() || stream.is_closed() {
+            machine.close(stream.id)
+        } else if !stream.is_broken.get() && stream.output.borrow().ended {
+            machine.reset(stream.id, ResetReason::Answered)
+        } else if stream.is_broken.get() || stream.is_tunnel.get() {
+            machine.reset(stream.id, ResetReason::Tunnel)
+        } else {
+            machine.reset(stream.id, ResetReason::Failed)
         }
         drop(machine);
         self.notify();

@@ -421,10 +421,11 @@ pub(super) async fn authenticate(
     auth.check_for_changes(exchange.core().now());
     let credentials = credentials(&exchange.request());
     let now_us = exchange.core().now_us();
-    let is_let_in = match credentials.as_ref().is_some_and(|known| auth.is_recently_verified(known, now_us)) {
-        true => true,
+    let is_let_in = if credentials.as_ref().is_some_and(|known| auth.is_recently_verified(known, now_us)) {
+        true
+    } else {
         // Boxed because it is rare.
-        false => Box::pin(auth.authenticate(exchange)).await?,
+        Box::pin(auth.authenticate(exchange)).await?
     };
     if let Some(credentials) = credentials.filter(|_| is_let_in) {
         exchange.set_user(credentials.user(), "Basic");

@@ -139,10 +139,12 @@ impl Script {
         };
         let chunked = has_body && !is_1_0 && dice.once_in(2);
         let mut request = Request {
-            method: match has_body {
-                true => Method::Post,
-                false if dice.once_in(4) => Method::Head,
-                false => Method::Get,
+            method: if has_body {
+                Method::Post
+            } else if dice.once_in(4) {
+                Method::Head
+            } else {
+                Method::Get
             },
             path,
             n,
