@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_over_udp_share_ports_with_connections_but_not_with_http3() {
+    fn udp_streams_share_ports_with_connections_not_with_http3() {
         let udp = "[[stream]]\nprotocol = \"udp\"\nlisten = \":53\"\nto = \"10.0.0.1:53\"\n";
         let tcp = "[[stream]]\nlisten = \"127.0.0.1:53\"\nto = \"10.0.0.1:53\"\n";
         let config =

@@ -118,6 +118,11 @@ fn stopping_server_announces_it_and_finishes_requests() {
     client.drive_for(Duration::from_millis(100));
     rig.signal("-TERM");
     client.drive("GOAWAY", |client| client.has_goaway);
+    let config = client_config(&[b"h3"], TransportConfig::default());
+    let mut late = H3Client::begin(rig.address, "a.test", config);
+    late.drive("a refusal", |client| client.lost.is_some());
+    let Some(ConnectionError::ConnectionClosed(close)) = &late.lost else { panic!("{:?}", late.lost) };
+    assert_eq!(u64::from(close.error_code), 2, "CONNECTION_REFUSED");
     client.push(id, b"", true);
     let answer = client.finish(id);
     assert_eq!((answer.status, answer.is_whole), (200, true));

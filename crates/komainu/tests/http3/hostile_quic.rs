@@ -38,7 +38,7 @@ fn client_by_hand_is_served() {
 
 /// RFC 9000 section 21.4.
 #[test]
-fn acknowledgements_of_packets_that_were_not_received_end_the_connection() {
+fn acknowledgements_of_packets_not_received_end_the_connection() {
     let rig = serve_big();
     endure(&rig, || {
         for (what, ahead) in [("never sent", 1_000), ("between those received", 0)] {
@@ -66,7 +66,7 @@ fn acknowledgements_of_packets_that_were_not_received_end_the_connection() {
 
 /// RFC 9000 section 8.1.
 #[test]
-fn client_of_an_unproven_address_gets_at_most_three_times_its_bytes() {
+fn unproven_client_gets_at_most_three_times_its_bytes() {
     let rig = serve_big();
     let mut clients: Vec<(RawClient, usize, usize)> = (0..20)
         .map(|_| {
@@ -128,7 +128,7 @@ fn connection_identifiers_of_a_client_are_bounded() {
 }
 
 #[test]
-fn identifiers_of_the_server_that_are_retired_at_once_are_replaced_one_by_one() {
+fn retired_identifiers_are_replaced_one_by_one() {
     let rig = serve_big();
     endure(&rig, || {
         let mut client = RawClient::connect(rig.address);
@@ -291,7 +291,7 @@ fn handshakes_that_are_never_finished_leave_room_for_others() {
 
 /// Clients that have proven their address: of more than 1,024 for a core, each one ends the oldest.
 #[test]
-fn proven_handshakes_that_are_never_finished_leave_room_for_others() {
+fn unfinished_proven_handshakes_leave_room_for_others() {
     let rig = serve_files("threads = 1");
     // 1,024 of 52 KiB, as they are charged.
     endure_within(&rig, 64 * 1024, || {

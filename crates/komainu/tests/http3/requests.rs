@@ -72,7 +72,7 @@ fn many_requests_of_one_connection_are_served_together() {
 }
 
 #[test]
-fn proxied_upload_download_trailers_and_interim_responses_arrive() {
+fn proxied_bodies_trailers_and_interim_responses_arrive() {
     let origin = Origin::start(|ask| {
         let length = ask.body.len();
         let sum: u64 = ask.body.iter().map(|byte| u64::from(*byte)).sum();

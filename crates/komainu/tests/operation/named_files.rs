@@ -408,7 +408,7 @@ fn rules_of_internal_route_apply_to_named_files() {
 }
 
 #[test]
-fn directives_of_internal_route_do_not_apply_to_requests_of_clients() {
+fn directives_of_internal_routes_do_not_apply_to_clients() {
     let origin = Origin::start(|_| answer("200 OK", "X-Accel-Redirect: /protected/a.txt\r\n", "hidden"));
     let folder = Folder::new();
     folder.write("files/a.txt", "0123456789");

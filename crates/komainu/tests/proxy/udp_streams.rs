@@ -202,7 +202,7 @@ fn sessions_are_balanced_and_refusing_servers_passed_over() {
 }
 
 #[test]
-fn server_that_answers_nothing_is_ejected_if_responses_are_expected() {
+fn silent_server_is_ejected_if_responses_are_expected() {
     let silent = server(|_, _| None);
     let more =
         "responses = 1\neject = { failures = 1 }\ntimeouts = { idle = \"300ms\" }\nbalance = \"two-choices\"";
@@ -407,7 +407,7 @@ fn delaying() -> (SocketAddr, Sender<()>, Receiver<()>) {
 }
 
 #[test]
-fn answers_arrive_during_an_upgrade_and_new_datagrams_reach_the_successor() {
+fn upgrade_passes_new_datagrams_on_and_loses_no_answer() {
     for kind in kinds() {
         let (slow, go, got) = delaying();
         let fast = echo();

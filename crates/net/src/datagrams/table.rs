@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_unconfirmed_session_is_given_up_first_and_confirmed_ones_never() {
+    fn oldest_unconfirmed_session_is_given_up_confirmed_ones_never() {
         let mut table = SessionTable::default();
         (1..=4).for_each(|port| table.insert(key(port), Rc::new(port)));
         assert!(table.confirm(&key(1)) && !table.confirm(&key(1)) && !table.confirm(&key(9)));

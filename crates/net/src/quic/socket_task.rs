@@ -130,11 +130,17 @@ impl QuicEndpoint {
         let mut quic = self.quic.borrow_mut();
         let is_short_of_memory = context.core.memory().pressure() >= Pressure::Critical;
         let handshakes = self.handshakes.borrow().len();
-        if handshakes >= HANDSHAKES_ENDING_MAX || is_short_of_memory || self.is_closing(context) {
+        out.clear();
+        if self.is_closing(context) {
+            context.counters.quic_refused.add(1);
+            let transmit = quic.refuse(incoming, out);
+            let _ = self.socket.send(&transmit, &out[..transmit.size]);
+            return;
+        }
+        if handshakes >= HANDSHAKES_ENDING_MAX || is_short_of_memory {
             context.counters.quic_refused.add(1);
             return quic.ignore(incoming);
         }
-        out.clear();
         let is_full = limit.taken.get() >= limit.max.get();
         if (handshakes >= HANDSHAKES_UNPROVEN_MAX || is_full)
             && !incoming.remote_address_validated()
