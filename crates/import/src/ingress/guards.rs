@@ -87,6 +87,19 @@ impl IngressReader<'_> {
         value.manual_comments(self.ledger).into_iter().for_each(|check| section.close(check));
     }
 
+    /// Reports the annotations of closed routes, of which nothing was written.
+    pub(super) fn mark_closed(&self, annotations: &DataNode) {
+        const READ_ELSEWHERE: [&str; 2] = ["use-regex", "app-root"];
+        for (name, value) in annotations.entries() {
+            let own = name.strip_prefix(ANNOTATION_PREFIX);
+            let is_judged = value.entry.is_some_and(|entry| self.ledger.is_impossible(entry));
+            let is_of_routes = |own: &str| !HOST_ANNOTATIONS.contains(&own) && !READ_ELSEWHERE.contains(&own);
+            if !is_judged && own.is_some_and(is_of_routes) {
+                value.mark_different(self.ledger, "not written: the route is closed (403)");
+            }
+        }
+    }
+
     /// Reports an annotation without a translation; its routes are closed unless it is known to refuse no
     /// requests.
     pub(super) fn report_unknown(&self, name: &str, value: &DataNode, section: &mut TomlSection) {

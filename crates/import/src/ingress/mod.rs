@@ -6,14 +6,15 @@ mod reader;
 
 mod guards;
 
+use std::cmp::Reverse;
 use std::path::Path;
 
 use crate::conditions::close_route;
 use crate::data::{DataNode, parse_json, read_file};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
-use crate::expressions::{path_expression, widen_expression};
+use crate::expressions::{escape_literal, path_expression, widen_expression};
 use crate::findings::{ImportError, ImportLedger, ImportResult};
-use crate::paths::{from_literal, from_regex};
+use crate::paths::from_literal;
 use crate::yaml::parse_documents;
 use reader::{ANNOTATION_PREFIX, IngressReader, IngressRoute};
 use values::{translate_body_size, translate_rewrite_target, translate_sign_in, with_timeout};
@@ -24,6 +25,27 @@ const GENERAL_DIFFERENCES: [&str; 4] = [
     "The result is one file: Komainu does not watch the cluster. A change of an Ingress needs another import.",
     "`Host` is passed on as the client sent it, and X-Forwarded-For, X-Forwarded-Proto and X-Forwarded-Host are sent, as ingress-nginx does.",
     "Files of certificates are where secrets have to be mounted: /etc/komainu/tls/NAMESPACE/SECRET/.",
+];
+
+/// Kinds of objects other than Ingress that say where requests go or who may ask.
+const ROUTE_KINDS: [&str; 17] = [
+    "AuthorizationPolicy",
+    "GRPCRoute",
+    "Gateway",
+    "HTTPProxy",
+    "HTTPRoute",
+    "IngressRoute",
+    "IngressRouteTCP",
+    "IngressRouteUDP",
+    "Mapping",
+    "Middleware",
+    "TCPRoute",
+    "TLSOption",
+    "TLSRoute",
+    "TransportServer",
+    "UDPRoute",
+    "VirtualServer",
+    "VirtualService",
 ];
 
 /// Translates Ingresses: YAML manifests with one or more documents, or the JSON that `kubectl get ingress -A
@@ -59,6 +81,7 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
         sites: Vec::new(),
         named_ports: Vec::new(),
         closed_hosts: Vec::new(),
+        expression_hosts: Vec::new(),
     };
     let of_list = |document: &DataNode| match document.get("items") {
         Some(items) => items.items().to_vec(),
@@ -70,6 +93,9 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     if !items.iter().any(|item| kind(item) == "Ingress") {
         return Err(ImportError::new(&name, 0, "there is no object of the kind Ingress in this file"));
     }
+    for item in items.iter().filter(|item| kind(item) == "Ingress") {
+        reader.read_expression_hosts(item);
+    }
     for item in &items {
         match kind(item).as_str() {
             "Ingress" => reader.translate_ingress(item),
@@ -78,6 +104,12 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
                 &ledger,
                 "settings of the controller are not read: write what they say at the top of the file",
             ),
+            other if ROUTE_KINDS.contains(&other) => {
+                item.mark_impossible(
+                    &ledger,
+                    "routes of this kind are not read: write what they say by hand",
+                );
+            }
             _ => item.mark_not_needed(&ledger, "not needed: this is no Ingress, and stays in the cluster"),
         }
     }
@@ -109,7 +141,11 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
 impl<'a> IngressReader<'a> {
     fn write(mut self, draft: &mut ConfigDraft) {
         // Same precedence as in ingress-nginx: exact paths first, then the longest.
-        self.routes.sort_by_key(|route| (!route.is_exact, std::cmp::Reverse(route.path_length)));
+        self.routes.sort_by(|one, other| {
+            let key = |route: &IngressRoute| (!route.is_exact, Reverse(route.path_length));
+            // Of expressions that are as long, ingress-nginx takes the last by the alphabet.
+            key(one).cmp(&key(other)).then_with(|| other.expression.cmp(&one.expression))
+        });
         let mut hosts: Vec<String> = Vec::new();
         for route in &self.routes {
             if !hosts.contains(&route.host) {
@@ -152,6 +188,28 @@ impl<'a> IngressReader<'a> {
         }
     }
 
+    /// Records the hosts of an Ingress whose paths are expressions. In ingress-nginx, `use-regex` or
+    /// `rewrite-target` of one Ingress makes expressions of all paths of a host, in all Ingresses.
+    fn read_expression_hosts(&mut self, item: &DataNode) {
+        let annotations = item.at(&["metadata", "annotations"]);
+        let of = |name: &str| annotations.and_then(|all| all.get(&format!("{ANNOTATION_PREFIX}{name}")));
+        let is_regex = of("use-regex").and_then(DataNode::flag) == Some(true);
+        let target = of("rewrite-target").and_then(DataNode::text).unwrap_or("");
+        if of("canary").and_then(DataNode::flag) == Some(true) {
+            return;
+        }
+        for rule in item.at(&["spec", "rules"]).map_or(&[][..], DataNode::items) {
+            let paths = rule.at(&["http", "paths"]).map_or(&[][..], DataNode::items);
+            let is_rewritten = |path: &DataNode| {
+                !target.is_empty() && path.get("path").and_then(DataNode::text) != Some(target)
+            };
+            if is_regex || paths.iter().any(is_rewritten) {
+                let host = rule.get("host").and_then(DataNode::text).unwrap_or("").to_lowercase();
+                self.expression_hosts.push(host);
+            }
+        }
+    }
+
     fn translate_ingress(&mut self, item: &DataNode) {
         let ledger = self.ledger;
         let namespace =
@@ -171,12 +229,16 @@ impl<'a> IngressReader<'a> {
         let scheme = self.translate_annotations(annotations, &namespace, &mut common);
         if let Some(Err(check)) = &clients {
             common.close(check.clone());
+            annotations.into_iter().for_each(|all| self.mark_closed(all));
         } else if let Some(Ok(_)) = &clients
             && !common.is_closed()
         {
             guards::pass_client_fields(&mut common);
         }
         let rewrite = of("rewrite-target");
+        if rewrite.is_some_and(|target| target.text() == Some("")) {
+            rewrite.into_iter().for_each(|one| one.mark_not_needed(ledger, "not needed: it is empty"));
+        }
         for rule in spec.and_then(|spec| spec.get("rules")).map_or(&[][..], DataNode::items) {
             let host = rule.get("host").and_then(DataNode::text).unwrap_or("").to_lowercase();
             rule.get("host").into_iter().for_each(|one| one.mark_translated(ledger));
@@ -188,6 +250,7 @@ impl<'a> IngressReader<'a> {
                     host: host.clone(),
                     is_exact: true,
                     path_length: usize::MAX,
+                    expression: String::new(),
                     section,
                 });
                 of("app-root").into_iter().for_each(|one| one.mark_translated(ledger));
@@ -203,7 +266,13 @@ impl<'a> IngressReader<'a> {
         if let Some(backend) = spec.and_then(|spec| spec.get("defaultBackend")) {
             let mut section = common.clone();
             self.translate_backend(backend, &namespace, scheme, &mut section);
-            self.routes.push(IngressRoute { host: String::new(), is_exact: false, path_length: 0, section });
+            self.routes.push(IngressRoute {
+                host: String::new(),
+                is_exact: false,
+                path_length: 0,
+                expression: String::new(),
+                section,
+            });
         }
         self.translate_tls(spec, &namespace, annotations);
         self.translate_host_annotations(annotations, spec, clients.and_then(Result::ok));
@@ -213,9 +282,12 @@ impl<'a> IngressReader<'a> {
         if let Some(class) = spec.and_then(|spec| spec.get("ingressClassName")) {
             class.mark_not_needed(ledger, "not needed: all Ingresses of the file are translated");
         }
-        annotations
-            .into_iter()
-            .for_each(|all| all.mark_impossible(ledger, "this annotation has no translation"));
+        if let Some(all) = annotations {
+            if all.entries().is_empty() {
+                all.mark_not_needed(ledger, "not needed");
+            }
+            all.mark_impossible(ledger, "this annotation has no translation");
+        }
         item.get("metadata").into_iter().for_each(|all| {
             all.entries()
                 .iter()
@@ -276,29 +348,24 @@ impl<'a> IngressReader<'a> {
     ) {
         let text = path.get("path").and_then(DataNode::text).unwrap_or("/").to_owned();
         let kind = path.get("pathType").and_then(DataNode::text).unwrap_or("Prefix");
-        let is_regex = regex.and_then(DataNode::flag) == Some(true)
-            || rewrite.and_then(DataNode::text).is_some_and(|to| to.contains('$'));
+        let is_regex = self.expression_hosts.iter().any(|known| known == host);
         regex.into_iter().for_each(|one| one.mark_translated(self.ledger));
         for key in ["path", "pathType"] {
             path.get(key).into_iter().for_each(|one| one.mark_translated(self.ledger));
         }
-        let captured = text.strip_suffix("(/|$)(.*)").or(text.strip_suffix("/(.*)"));
-        let plain = captured.unwrap_or(&text).trim_end_matches('/').to_owned();
+        let plain = text.trim_end_matches('/').to_owned();
+        let route_of = |section: TomlSection| IngressRoute {
+            host: host.to_owned(),
+            is_exact: kind == "Exact" && !is_regex,
+            path_length: text.len(),
+            expression: if is_regex { text.clone() } else { String::new() },
+            section,
+        };
         let mut section = TomlSection::default();
-        let patterns = match (kind, is_regex && captured.is_none()) {
-            (_, true) => match path_expression(&format!("^{text}"), true) {
-                Ok(found) => Ok(vec![found.pattern]),
-                Err(reason) => from_regex(&format!("^{text}"), true)
-                    .map(|set| {
-                        path.mark_different(
-                            self.ledger,
-                            &format!("{reason}; the patterns match more than the expression"),
-                        );
-                        set.patterns
-                    })
-                    .map_err(|_| reason),
-            },
-            ("Exact", _) => from_literal(&text, false)
+        let patterns = match kind {
+            _ if is_regex && text == "/" => Ok(Vec::new()),
+            _ if is_regex => path_expression(&format!("^{text}"), true).map(|found| vec![found.pattern]),
+            "Exact" => from_literal(&text, false)
                 .map(|one| vec![one])
                 .ok_or_else(|| "no path pattern can be this".into()),
             _ if plain.is_empty() => Ok(Vec::new()),
@@ -312,48 +379,27 @@ impl<'a> IngressReader<'a> {
                 section.set("path", TomlItem::text_or_list(patterns));
             }
             Err(reason) => {
-                let restricts = ["auth", "allow", "deny"].iter().any(|key| common.get(key).is_some());
                 path.mark_impossible(self.ledger, reason.as_ref());
                 path.get("path").into_iter().filter_map(|one| one.entry).for_each(|entry| {
-                    let what =
-                        if restricts { "the route is closed (403)" } else { "no route was written for it" };
-                    self.ledger.mark_impossible(entry, format!("{reason}: {what}"));
+                    self.ledger.mark_impossible(entry, format!("{reason}: the route is closed (403)"));
                 });
-                if !restricts {
-                    return;
-                }
-                section.set("path", TomlItem::text(widen_expression(&format!("^{text}"), true)));
+                let start = if is_regex { text.clone() } else { escape_literal(&plain) };
+                section.set("path", TomlItem::text(widen_expression(&format!("^{start}"), true)));
                 close_route(
                     &mut section,
                     self.ledger.check_comment(path.line, &format!("`{text}`: {reason}")),
                 );
-                self.routes.push(IngressRoute {
-                    host: host.to_owned(),
-                    is_exact: false,
-                    path_length: text.len(),
-                    section,
-                });
+                self.routes.push(route_of(section));
                 return;
             }
         }
         section.entries.extend(common.entries.clone());
         section.comments.extend(common.comments.clone());
         self.translate_backend(path.get("backend").unwrap_or(path), namespace, scheme, &mut section);
-        if let Some(target) = rewrite {
-            let is_expression = is_regex && captured.is_none();
-            translate_rewrite_target(
-                self.ledger,
-                target,
-                (&plain, captured.is_some(), is_expression),
-                &mut section,
-            );
+        if let Some(target) = rewrite.filter(|target| target.text() != Some("")) {
+            translate_rewrite_target(self.ledger, target, &text, &mut section);
         }
-        self.routes.push(IngressRoute {
-            host: host.to_owned(),
-            is_exact: kind == "Exact",
-            path_length: text.len(),
-            section,
-        });
+        self.routes.push(route_of(section));
     }
 
     fn translate_backend(
@@ -367,6 +413,10 @@ impl<'a> IngressReader<'a> {
         let name = service.and_then(|service| service.get("name")).and_then(DataNode::text);
         let port = service.and_then(|service| service.get("port"));
         let number = port.and_then(|port| port.get("number")).and_then(DataNode::number);
+        if section.is_closed() {
+            backend.mark_different(self.ledger, "not written: the route is closed (403)");
+            return;
+        }
         if section.get("redirect").is_some() || section.get("respond").is_some() {
             section.remove("proxy");
             backend.mark_not_needed(self.ledger, "not needed: an annotation answers");
@@ -574,6 +624,7 @@ impl<'a> IngressReader<'a> {
         }
         if section.is_closed() {
             section.entries.retain(|(key, _)| key == "respond");
+            all.into_iter().for_each(|all| self.mark_closed(all));
         }
         scheme
     }

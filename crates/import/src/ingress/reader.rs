@@ -11,6 +11,8 @@ pub(super) struct IngressRoute {
     pub(super) host: String,
     pub(super) is_exact: bool,
     pub(super) path_length: usize,
+    /// The expression of the path; empty for a plain path.
+    pub(super) expression: String,
     pub(super) section: TomlSection,
 }
 
@@ -23,6 +25,8 @@ pub(super) struct IngressReader<'a> {
     pub(super) named_ports: Vec<(String, String, String, u64)>,
     /// Hosts whose routes are all closed, with the comment above them.
     pub(super) closed_hosts: Vec<(String, String)>,
+    /// Hosts whose paths are expressions that ignore case.
+    pub(super) expression_hosts: Vec<String>,
 }
 
 impl IngressReader<'_> {

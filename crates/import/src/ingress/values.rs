@@ -50,16 +50,25 @@ pub(super) fn translate_body_size(text: &str) -> String {
     }
 }
 
-/// Translates `rewrite-target`, which replaces the prefix of the path.
+/// Translates `rewrite-target`: the new path of all requests of a route, which may contain groups of its
+/// expression. The route is closed if it contains anything else.
 pub(super) fn translate_rewrite_target(
     ledger: &ImportLedger,
     target: &DataNode,
-    (prefix, keeps_rest, is_expression): (&str, bool, bool),
+    path: &str,
     section: &mut TomlSection,
 ) {
     let text = target.text().unwrap_or("");
+    if section.is_closed() {
+        target.mark_different(ledger, "not written: the route is closed (403)");
+        return;
+    }
+    if text == path || section.get("proxy").is_none() {
+        target.mark_not_needed(ledger, "not needed: the path stays as it is");
+        return;
+    }
     let groups = match section.get("path") {
-        Some(TomlItem::Text(path)) if is_expression => {
+        Some(TomlItem::Text(path)) => {
             shapes::pattern::PathPattern::parse(path).map_or_else(|_| Vec::new(), |path| path.groups())
         }
         _ => Vec::new(),
@@ -68,27 +77,14 @@ pub(super) fn translate_rewrite_target(
         let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
         groups.contains(&name)
     };
-    if is_expression && text.starts_with('/') && text.split('$').skip(1).all(is_known) {
-        if section.get("proxy").is_some() {
-            section.entries.retain(|(key, _)| key != "rewrite");
-            section.set_text("rewrite", text);
-        }
+    let is_path = text.starts_with('/') && text.chars().all(|c| c.is_ascii_graphic() && c != '#');
+    if is_path && text.split('$').skip(1).all(is_known) {
+        section.set_text("rewrite", text);
         target.mark_translated(ledger);
         return;
     }
-    let head = text.trim_end_matches("$1").trim_end_matches("$2").trim_end_matches('/');
-    if !keeps_rest || head.contains('$') || !(text.ends_with("$1") || text.ends_with("$2")) {
-        target.mark_impossible(ledger, "only what a final `(.*)` finds can be kept: `strip_prefix` and `add_prefix` change the start of paths");
-        section.comment(format!("CHECK: rewrite-target {text} is not applied."));
-        return;
-    }
-    if section.get("proxy").is_some() {
-        if !prefix.is_empty() {
-            section.set_in("proxy", "strip_prefix", TomlItem::text(prefix));
-        }
-        if !head.is_empty() {
-            section.set_in("proxy", "add_prefix", TomlItem::text(head));
-        }
-    }
-    target.mark_translated(ledger);
+    let reason = "the target is a path with groups (`$1`) of the expression in `path`: the route is closed (403) until `rewrite` has the new path";
+    target.entry.into_iter().for_each(|entry| ledger.mark_impossible(entry, reason));
+    section
+        .close(ledger.check_comment(target.line, &format!("rewrite-target `{text}` of `{path}`: {reason}")));
 }
