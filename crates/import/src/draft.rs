@@ -334,7 +334,7 @@ fn list_items(item: Option<&TomlItem>) -> &[TomlItem] {
 }
 
 /// Whether `one` matches every request that `other` matches. May return false negatives.
-fn route_covers(one: &TomlSection, other: &TomlSection) -> bool {
+pub(crate) fn route_covers(one: &TomlSection, other: &TomlSection) -> bool {
     let has_path = |path: &TomlItem| {
         list_items(one.get("path")).iter().any(|own| {
             let text = |item: &TomlItem| item.as_text().unwrap_or_default().to_owned();
@@ -356,11 +356,12 @@ fn route_covers(one: &TomlSection, other: &TomlSection) -> bool {
 }
 
 impl SiteDraft {
-    /// Removes routes that are never reached because an earlier route matches all of their requests.
+    /// Removes routes that are never reached because an earlier route matches all of their requests. Those
+    /// behind a closed route are kept, as comments.
     fn remove_unreachable_routes(&mut self) {
         let mut before: Vec<TomlSection> = Vec::new();
         self.routes.retain(|route| {
-            let is_covered = before.iter().any(|one| route_covers(one, route));
+            let is_covered = before.iter().any(|one| !one.is_closed() && route_covers(one, route));
             if !is_covered && !only_rewrites(route) {
                 before.push(route.clone());
             }

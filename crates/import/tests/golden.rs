@@ -7,6 +7,9 @@
 #[path = "golden/guards.rs"]
 mod guards;
 
+#[path = "golden/path_guards.rs"]
+mod path_guards;
+
 #[path = "golden/app_guards.rs"]
 mod app_guards;
 

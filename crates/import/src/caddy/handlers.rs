@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 
+use super::changed_path::ChangedPath;
 use super::scripts::{CaddyScripts, translate_duration};
 use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
-use crate::findings::ImportLedger;
+use crate::findings::{ImportLedger, Untranslatable};
 use shapes::pattern::PathPattern;
 
 /// Response header fields that apply only to requests that meet conditions.
@@ -30,6 +31,12 @@ pub(super) struct CaddySettings {
     pub(super) request: TomlSection,
     /// Response header fields that apply only to some requests.
     pub(super) variants: Vec<FieldVariant>,
+    /// Relation of the path that the next matchers look at to the client's.
+    pub(super) path: ChangedPath,
+    /// Whether a rewrite changed the query.
+    pub(super) has_new_query: bool,
+    /// Reason why the path that the next handlers see is not known.
+    pub(super) unknown_path: Option<String>,
     /// Name of the `path_regexp` in the conditions.
     pub(super) regex: Option<String>,
 }
@@ -44,6 +51,36 @@ impl CaddySettings {
             None if conditions.get("path").is_some() => self.regex = None,
             None => {}
         }
+    }
+
+    /// Checks that a matcher looks at what the client sent: earlier handlers may have changed the query or
+    /// header fields.
+    ///
+    /// # Errors
+    /// Conditions of routes would look at other values.
+    pub(super) fn check_unchanged(&self, key: &str, value: &DataNode) -> Result<(), Untranslatable> {
+        // Behind them, only paths of files are left.
+        if matches!(key, "path" | "path_regexp") && self.scripts.is_some() && self.php.is_none() {
+            return Err("a matcher looks at the path of a script; a route, at the path of the client".into());
+        }
+        if key == "query" && self.has_new_query {
+            return Err(
+                "a matcher looks at the query after it was changed; a route, at that of the client".into()
+            );
+        }
+        let names: Vec<&str> = match key {
+            "host" => vec!["host"],
+            "header" | "header_regexp" => value.entries().iter().map(|(name, _)| name.as_str()).collect(),
+            _ => return Ok(()),
+        };
+        let is_changed = |name: &str| self.request.entries.iter().any(|(_, item)| names_field(item, name));
+        if names.into_iter().any(is_changed) {
+            return Err(
+                "a matcher looks at a header field after it was changed; a route, at that of the client"
+                    .into(),
+            );
+        }
+        Ok(())
     }
 
     /// Translates the placeholders in a text to variables, including groups of the path expression. Returns
@@ -69,6 +106,21 @@ impl CaddySettings {
             out.push_str(&translate_template(rest)?);
         }
         Some(out)
+    }
+}
+
+/// Whether changes of header fields include a field; a `*` in a name that is removed stands for any text.
+fn names_field(changes: &TomlItem, name: &str) -> bool {
+    match changes {
+        TomlItem::Table(places) => places.iter().any(|(_, place)| match place {
+            TomlItem::Table(fields) => fields.iter().any(|(field, _)| field.eq_ignore_ascii_case(name)),
+            TomlItem::List(removed) => removed
+                .iter()
+                .filter_map(TomlItem::as_text)
+                .any(|field| field.contains('*') || field.eq_ignore_ascii_case(name)),
+            _ => false,
+        }),
+        _ => false,
     }
 }
 
@@ -164,28 +216,61 @@ impl CaddyReader<'_> {
         }
     }
 
+    /// Translates the handler `rewrite`. Without a translation, what follows is closed: it would answer for
+    /// other paths.
     pub(super) fn translate_rewrite(&self, handler: &DataNode, settings: &mut CaddySettings) {
-        if let Some(prefix) = handler.get("strip_path_prefix") {
-            settings.strip_prefix = prefix.text().map(str::to_owned);
-            prefix.mark_translated(self.ledger);
-        }
+        const KEYS: [&str; 3] = ["handler", "uri", "strip_path_prefix"];
         if let Some(uri) = handler.get("uri") {
             let text = uri.text().unwrap_or("");
+            let is_first = settings.strip_prefix.is_none()
+                && settings.try_files.is_empty()
+                && settings.scripts.is_none()
+                && settings.section.get("rewrite").is_none();
             let to = settings.translate_template(text).filter(|to| {
                 ["/", "$path", "$uri"].iter().any(|start| to.starts_with(start)) && !to.contains("$http_")
             });
             match to {
-                _ if text == "{http.matchers.file.relative}" => uri.mark_translated(self.ledger),
-                Some(to) if settings.strip_prefix.is_none() => {
+                Some(to) if is_first => {
+                    settings.path = settings.path.rewritten(&to);
+                    settings.has_new_query |= to.contains('?');
                     settings.section.set_text("rewrite", to);
                     uri.mark_translated(self.ledger);
                 }
-                _ => uri.mark_impossible(
-                    self.ledger,
-                    "the new path is not text with variables of Komainu: write `rewrite` in the route",
-                ),
+                Some(_) => {
+                    let reason = "a path is changed more than once: what follows is closed (403) until one `rewrite` of the route does all";
+                    self.lose_path(uri, reason, settings);
+                }
+                None => {
+                    let reason = "the new path is not text with variables of Komainu: what follows is closed (403) until `rewrite` of the route has it";
+                    self.lose_path(uri, reason, settings);
+                }
             }
         }
+        if let Some(prefix) = handler.get("strip_path_prefix") {
+            let text = prefix.text().unwrap_or("");
+            let text = if text.starts_with('/') { text.to_owned() } else { format!("/{text}") };
+            if settings.strip_prefix.is_some() || !settings.try_files.is_empty() || text.contains('{') {
+                let reason = "this prefix is not removed: what follows is closed (403) until `strip_prefix` or `rewrite` of the route does it";
+                self.lose_path(prefix, reason, settings);
+            } else {
+                let around = settings.section.get("path").and_then(TomlItem::as_text);
+                settings.path = settings.path.without_prefix(&text, around);
+                settings.strip_prefix = Some(text);
+                prefix.mark_translated(self.ledger);
+            }
+        }
+        for (key, value) in handler.entries().iter().filter(|(key, _)| !KEYS.contains(&key.as_str())) {
+            let reason = format!(
+                "`{key}` of a rewrite has no translation: what follows is closed (403) until `rewrite` of the route does it"
+            );
+            self.lose_path(value, &reason, settings);
+        }
+    }
+
+    fn lose_path(&self, value: &DataNode, reason: &str, settings: &mut CaddySettings) {
+        value.mark_impossible(self.ledger, reason);
+        settings.path = ChangedPath::Unknown;
+        settings.unknown_path = Some(self.ledger.check_comment(value.line, reason));
     }
 
     pub(super) fn translate_respond(
@@ -204,6 +289,12 @@ impl CaddyReader<'_> {
         }
         let status = handler.get("status_code");
         let code = status.and_then(DataNode::number);
+        if let Some(status) = status.filter(|_| code.is_none_or(|code| !(200..600).contains(&code))) {
+            let reason = "a status is a number from 200 to 599: the route is closed (403)";
+            status.mark_impossible(self.ledger, reason);
+            section.close(self.ledger.check_comment(status.line, reason));
+            return;
+        }
         status.into_iter().for_each(|one| one.mark_translated(self.ledger));
         let location = handler.at(&["headers", "Location"]);
         if let Some(location) = location {
@@ -234,7 +325,8 @@ impl CaddyReader<'_> {
                 }
             }
         }
-        let code = code.filter(|code| (200..600).contains(code)).unwrap_or(200);
+        let is_error = handler.get("handler").and_then(DataNode::text) == Some("error");
+        let code = code.unwrap_or(if is_error { 500 } else { 200 });
         section.set_in("respond", "status", TomlItem::Number(code));
         if let Some(body) = handler.get("body") {
             match body.text().filter(|body| !body.contains("{http.")) {
@@ -259,6 +351,29 @@ impl CaddyReader<'_> {
         settings: &CaddySettings,
         section: &mut TomlSection,
     ) {
+        const KEYS: [&str; 11] = [
+            "handler",
+            "root",
+            "hide",
+            "index_names",
+            "browse",
+            "canonical_uris",
+            "precompressed",
+            "precompressed_order",
+            "pass_thru",
+            "status_code",
+            "etag_file_extensions",
+        ];
+        let is_unknown = |(key, value): &&(String, DataNode)| {
+            !KEYS.contains(&key.as_str()) || key == "status_code" && value.number() != Some(200)
+        };
+        if let Some((key, value)) = handler.entries().iter().find(is_unknown) {
+            let reason = format!("`files` has nothing like `{key}`: the route is closed (403)");
+            value.mark_all_impossible(self.ledger, &reason);
+            section.close(self.ledger.check_comment(value.line, &reason));
+            return;
+        }
+        handler.get("status_code").into_iter().for_each(|one| one.mark_translated(self.ledger));
         let root = handler.get("root").and_then(DataNode::text).map(str::to_owned).or(settings.root.clone());
         let root = root.unwrap_or_else(|| ".".to_owned());
         if root.contains('{') {
@@ -315,6 +430,16 @@ impl CaddyReader<'_> {
         settings: &CaddySettings,
         section: &mut TomlSection,
     ) {
+        let mut own = settings.clone();
+        if let Some(rewrite) = handler.get("rewrite") {
+            self.translate_rewrite(rewrite, &mut own);
+            if let Some(check) = &own.unknown_path {
+                section.close(check.clone());
+                return;
+            }
+            own.section.get("rewrite").into_iter().for_each(|to| section.set("rewrite", to.clone()));
+        }
+        let settings = &own;
         let transport = handler.get("transport");
         let protocol = transport.and_then(|one| one.get("protocol"));
         if protocol.and_then(DataNode::text).is_some_and(|name| name != "http") {

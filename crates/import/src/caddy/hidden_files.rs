@@ -1,5 +1,6 @@
 //! Translation of `hide` of a file server: routes that answer 404 before the route of the files.
 
+use super::changed_path::ChangedPath;
 use super::handlers::{CaddyReader, CaddySettings};
 use crate::conditions::close_route;
 use crate::data::DataNode;
@@ -49,6 +50,7 @@ impl CaddyReader<'_> {
                 files.retain(|file| !matches!(file, HiddenFile::Name(name) if name.ends_with("\\.php")));
             }
             check_reachable_files(&files, &names, &settings.try_files)?;
+            check_changed_path(&files, settings)?;
             hidden_path_patterns(&files, section.get("path"))
         });
         let mut route = section.clone();
@@ -130,6 +132,24 @@ fn is_not_hidden(files: &[HiddenFile], name: &str) -> bool {
         HiddenFile::Name(name_of) => !path_matches(&format!("~ ^{name_of}$"), name),
         HiddenFile::Path(_) => true,
     })
+}
+
+/// Checks that the client's path shows which file is requested.
+fn check_changed_path(files: &[HiddenFile], settings: &CaddySettings) -> Result<(), Untranslatable> {
+    let has_paths = files.iter().any(|file| matches!(file, HiddenFile::Path(_)));
+    let tries_other = |tried: &String| tried.contains('$') && !tried.starts_with("$path");
+    let is_unclear = match &settings.path {
+        ChangedPath::Same | ChangedPath::Stripped { .. } | ChangedPath::Tried(_) => false,
+        ChangedPath::Prefixed(_) => has_paths,
+        ChangedPath::Fixed(path) => {
+            !is_not_hidden(files, path.rsplit('/').next().unwrap_or(path)) || has_paths
+        }
+        ChangedPath::Unknown => settings.section.get("rewrite").is_some(),
+    };
+    if is_unclear || has_paths && settings.try_files.iter().any(tries_other) {
+        return Err("the path is changed before files are found".into());
+    }
+    Ok(())
 }
 
 /// Checks that no file which requests reach indirectly is hidden: an index page, or a file of `try_files`.

@@ -2,7 +2,11 @@
 
 mod scripts;
 
+mod changed_path;
+
 mod handlers;
+
+mod variants;
 
 mod clients;
 
@@ -14,8 +18,6 @@ mod restrictions;
 
 mod tls;
 
-mod variants;
-
 use std::cell::Cell;
 use std::path::Path;
 
@@ -23,14 +25,15 @@ use other_servers::CADDY;
 
 use crate::conditions::{RouteCondition, add_conditions, any_value, close_route, compare_value};
 use crate::data::{DataNode, DataValue, parse_json, read_file};
-use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
+use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection, route_covers};
 use crate::findings::{ImportError, ImportLedger, ImportResult, Untranslatable};
+use changed_path::ChangedPath;
 use clients::are_networks;
 use handlers::{CaddyReader, CaddySettings};
 use hidden_files::HiddenFilesOutcome;
 use restrictions::{
     HARMLESS_HANDLERS, matches_folders_without_slash, matches_only_files, may_lead_to_login,
-    redirects_to_slash, restricts_access, uses_groups,
+    redirects_to_slash, restricts_access, rewrites_to_found_file, uses_groups,
 };
 use scripts::{CaddyScripts, fastcgi_handler};
 use variants::VARIANTS_MAX;
@@ -64,7 +67,8 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     for (at, (_, server)) in servers.iter().enumerate() {
         reader.client_address.set(clients[at]);
         let mut routes = Vec::new();
-        reader.translate_routes(server.get("routes"), &[], &CaddySettings::default(), 0, &mut routes);
+        let mut settings = CaddySettings::default();
+        reader.translate_routes(server.get("routes"), &[], &mut settings, 0, &mut routes);
         routes.iter_mut().for_each(|route| variants::ignore_path_case(&mut route.section));
         let others: Vec<&DataNode> =
             servers.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, (_, one))| one).collect();
@@ -111,20 +115,29 @@ fn policy_email(policy: &DataNode) -> Option<&DataNode> {
     policy.get("issuers")?.items().iter().find_map(|issuer| issuer.get("email"))
 }
 
-/// Returns a site for each set of hosts, in Caddy's order.
+/// Returns a site for each set of hosts that the same routes answer, in Caddy's order.
 fn build_sites(routes: Vec<CaddyRoute>) -> Vec<SiteDraft> {
-    let mut found = Vec::new();
-    let mut hosts: Vec<Vec<String>> = Vec::new();
-    for route in routes.iter().filter(|route| !route.hosts.is_empty()) {
-        if !hosts.contains(&route.hosts) {
-            hosts.push(route.hosts.clone());
+    let mut sites: Vec<(Vec<String>, Vec<usize>)> = Vec::new();
+    let mut known: Vec<String> = Vec::new();
+    for host in routes.iter().flat_map(|route| &route.hosts) {
+        if known.iter().any(|one| one.eq_ignore_ascii_case(host)) {
+            continue;
+        }
+        known.push(host.clone());
+        let is_for_host = |route: &CaddyRoute| {
+            route.hosts.is_empty() || route.hosts.iter().any(|pattern| host_covers(pattern, host))
+        };
+        let own: Vec<usize> = (0..routes.len()).filter(|at| is_for_host(&routes[*at])).collect();
+        match sites.iter_mut().find(|(_, others)| *others == own) {
+            Some((hosts, _)) => hosts.push(host.clone()),
+            None => sites.push((vec![host.clone()], own)),
         }
     }
-    for names in hosts {
-        let applies = |route: &&CaddyRoute| route.hosts.is_empty() || route.hosts == names;
+    let mut found: Vec<SiteDraft> = Vec::new();
+    for (hosts, own) in sites {
         let mut site = SiteDraft::default();
-        site.section.set("hosts", TomlItem::List(names.iter().cloned().map(TomlItem::Text).collect()));
-        site.routes = routes.iter().filter(applies).map(|route| route.section.clone()).collect();
+        site.section.set("hosts", TomlItem::List(hosts.into_iter().map(TomlItem::Text).collect()));
+        site.routes = own.into_iter().map(|at| routes[at].section.clone()).collect();
         found.push(site);
     }
     let rest: Vec<TomlSection> =
@@ -133,6 +146,17 @@ fn build_sites(routes: Vec<CaddyRoute>) -> Vec<SiteDraft> {
         found.push(SiteDraft { section: TomlSection::default(), routes: rest });
     }
     found
+}
+
+/// Whether all names of `host`, which may be a pattern itself, match a pattern of Caddy, whose `*` is one label.
+fn host_covers(pattern: &str, host: &str) -> bool {
+    let is_below = |zone: &str| host.split_once('.').is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(zone));
+    pattern.eq_ignore_ascii_case(host) || pattern.strip_prefix("*.").is_some_and(is_below)
+}
+
+/// Whether no path meets the conditions.
+fn has_no_path(conditions: &TomlSection) -> bool {
+    matches!(conditions.get("path"), Some(TomlItem::List(paths)) if paths.is_empty())
 }
 
 /// Returns the handlers of a route with their names.
@@ -146,11 +170,10 @@ impl CaddyReader<'_> {
         &self,
         routes: Option<&DataNode>,
         hosts: &[String],
-        settings: &CaddySettings,
+        settings: &mut CaddySettings,
         depth: usize,
         found: &mut Vec<CaddyRoute>,
     ) {
-        let mut settings = settings.clone();
         let before_all = found.len();
         for route in routes.map_or(&[][..], DataNode::items) {
             for key in ["group", "terminal"] {
@@ -161,53 +184,66 @@ impl CaddyReader<'_> {
             let sets = route.get("match").map_or(&[][..], DataNode::items);
             let kinds: Vec<&str> = handlers_of(route).map(|(kind, _)| kind).collect();
             let only_rewrites = kinds.iter().all(|kind| *kind == "rewrite");
-            if self.translate_file_route(route, only_rewrites, &mut settings, (hosts, depth), found) {
+            if self.translate_file_route(route, only_rewrites, settings) {
                 continue;
             }
-            let mut merged: Vec<(Vec<String>, TomlSection)> = Vec::new();
             self.uses_groups.set(uses_groups(route));
             let matched: Result<Vec<_>, Untranslatable> =
-                sets.iter().map(|one| self.translate_matcher_set(one)).collect();
-            match matched {
-                Ok(all) if all.is_empty() => merged.push((Vec::new(), TomlSection::default())),
-                Ok(all) => merged = all,
+                sets.iter().map(|one| self.translate_matcher_set(one, settings)).collect();
+            let merged: Vec<_> = match matched {
+                Ok(_) if sets.is_empty() => vec![(None, (Vec::new(), TomlSection::default()))],
+                Ok(all) => sets.iter().map(Some).zip(all).filter(|(_, (_, one))| !has_no_path(one)).collect(),
                 // Without the rewrite, requests would be answered by their original path.
                 Err(reason) if only_rewrites && !kinds.is_empty() => {
-                    self.close_route(route, reason.as_ref(), found, (hosts, &settings.section));
+                    self.close_route(route, reason.as_ref(), found, (hosts, settings));
                     continue;
                 }
                 Err(reason) => {
-                    self.refuse_route(route, reason.as_ref(), found, (hosts, &settings.section));
+                    self.refuse_route(route, reason.as_ref(), found, (hosts, settings));
                     continue;
                 }
+            };
+            if merged.is_empty() {
+                route.mark_not_needed(
+                    self.ledger,
+                    "not needed: no request has this path, which was changed before",
+                );
             }
             let last = merged.len();
-            for (at, (own_hosts, conditions)) in merged.into_iter().enumerate() {
+            for (at, (set, (own_hosts, conditions))) in merged.into_iter().enumerate() {
                 let mut inner = settings.clone();
-                inner.record_regex_name(sets.get(at), &conditions);
+                inner.record_regex_name(set, &conditions);
                 let is_free = conditions.entries.is_empty() && own_hosts.is_empty();
                 let hosts_clash = !own_hosts.is_empty() && !hosts.is_empty();
                 if hosts_clash || self.join_conditions(&mut inner, &conditions).is_err() {
                     let reason = "conditions within conditions cannot be joined";
-                    self.refuse_route(route, reason, found, (hosts, &settings.section));
+                    self.refuse_route(route, reason, found, (hosts, settings));
                     break;
                 }
                 let next_hosts = if own_hosts.is_empty() { hosts.to_vec() } else { own_hosts };
                 let before = found.len();
+                let entered = inner.section.clone();
                 self.translate_handlers(route, &mut inner, &next_hosts, depth, found);
+                let answers_all = || found[before..].iter().any(|one| route_covers(&one.section, &entered));
                 match (found.len() > before, is_free) {
                     // Settings of a route without conditions apply to the routes that follow.
-                    (false, true) => settings = inner,
+                    (_, true) => *settings = inner,
+                    (true, false) if !answers_all() && variants::changes_answers(settings, &inner) => {
+                        let reason = "requests that this does not answer reach other routes with what it set";
+                        let mut section = entered;
+                        section.close(self.ledger.check_comment(route.line, reason));
+                        found.push(CaddyRoute { hosts: next_hosts, section });
+                    }
                     (false, false) if kinds.iter().all(|kind| HARMLESS_HANDLERS.contains(kind)) => {}
                     (false, false) => {
-                        let variant = variants::field_variant(&settings, &inner, &conditions);
+                        let variant = variants::field_variant(settings, &inner, &conditions);
                         match variant
                             .filter(|_| next_hosts == hosts && settings.variants.len() < VARIANTS_MAX)
                         {
                             Some(variant) => settings.variants.push(variant),
                             None if at + 1 == last => {
                                 let reason = "what this sets for some requests alone has to stand in the routes that answer them";
-                                self.close_route(route, reason, found, (hosts, &settings.section));
+                                self.close_route(route, reason, found, (hosts, settings));
                             }
                             None => {}
                         }
@@ -218,7 +254,9 @@ impl CaddyReader<'_> {
         }
         let is_sent = found[before_all..].iter().any(|route| route.section.get("php").is_some());
         if settings.php.is_some() && !is_sent {
-            for section in variants::expand_variants(self.scripts_only_route(&settings), &settings.variants) {
+            let mut section = self.scripts_only_route(settings);
+            settings.unknown_path.iter().for_each(|check| section.close(check.clone()));
+            for section in variants::expand_variants(section, &settings.variants) {
                 found.push(CaddyRoute { hosts: hosts.to_vec(), section });
             }
         }
@@ -231,10 +269,10 @@ impl CaddyReader<'_> {
         route: &DataNode,
         only_rewrites: bool,
         settings: &mut CaddySettings,
-        (hosts, depth): (&[String], usize),
-        found: &mut Vec<CaddyRoute>,
     ) -> bool {
         let sets = route.get("match").map_or(&[][..], DataNode::items);
+        let only_rewrites = only_rewrites
+            && matches!(route.get("handle").map_or(&[][..], DataNode::items), [one] if rewrites_to_found_file(one));
         if let [one] = sets
             && matches_folders_without_slash(one)
             && handlers_of(route).all(|(_, handler)| redirects_to_slash(handler))
@@ -249,12 +287,14 @@ impl CaddyReader<'_> {
         {
             one.mark_translated(self.ledger);
             settings.scripts = Some(scripts);
-            self.translate_handlers(route, settings, hosts, depth, found);
+            self.mark_file_rewrite(route);
             return true;
         }
         if let ([one], Some(scripts), Some(handler)) =
             (sets, settings.scripts.clone(), fastcgi_handler(route))
             && one.get("path").is_some_and(|paths| paths.texts() == ["*.php"])
+            && handler.get("handle_response").is_none()
+            && handler.get("rewrite").is_none()
             && let Some(php) = self.build_php(handler, &scripts, settings)
         {
             one.mark_translated(self.ledger);
@@ -265,13 +305,21 @@ impl CaddyReader<'_> {
         }
         if let [one] = sets
             && matches_only_files(one)
-            && let (Some(tries), true) = (one.at(&["file", "try_files"]), only_rewrites)
+            && let (Some(file), true) =
+                (one.get("file").filter(|file| file.get("try_files").is_some()), only_rewrites)
         {
-            self.translate_try_files(one, tries, settings);
-            self.translate_handlers(route, settings, hosts, depth, found);
+            self.translate_try_files(file, settings);
+            self.mark_file_rewrite(route);
             return true;
         }
         false
+    }
+
+    /// Marks the rewrite to the file that a matcher has found.
+    fn mark_file_rewrite(&self, route: &DataNode) {
+        for (_, handler) in handlers_of(route) {
+            handler.mark_translated(self.ledger);
+        }
     }
 
     /// Returns the route of scripts without `file_server`: Komainu also serves the other files of the
@@ -292,9 +340,6 @@ impl CaddyReader<'_> {
         if let (Some(around), Some(own)) = (settings.section.get("path"), conditions.get("path"))
             && around != own
         {
-            if settings.strip_prefix.is_some() {
-                return Err("both ask for a path".into());
-            }
             let around = around.as_text().and_then(|around| around.strip_suffix('*'));
             let prefix = around.filter(|prefix| prefix.starts_with('/') && !prefix.contains('*'));
             let own = match own {
@@ -320,7 +365,7 @@ impl CaddyReader<'_> {
         route: &DataNode,
         reason: &str,
         found: &mut Vec<CaddyRoute>,
-        (hosts, around): (&[String], &TomlSection),
+        (hosts, settings): (&[String], &CaddySettings),
     ) {
         if !restricts_access(route, may_lead_to_login(route)) {
             let what = format!("{reason}: write a `[[site.route]]` by hand");
@@ -331,7 +376,7 @@ impl CaddyReader<'_> {
             }
             return;
         }
-        self.close_route(route, reason, found, (hosts, around));
+        self.close_route(route, reason, found, (hosts, settings));
     }
 
     /// Reports a route as not possible, and closes its paths.
@@ -340,21 +385,22 @@ impl CaddyReader<'_> {
         route: &DataNode,
         reason: &str,
         found: &mut Vec<CaddyRoute>,
-        (hosts, around): (&[String], &TomlSection),
+        (hosts, settings): (&[String], &CaddySettings),
     ) {
         let check = self.ledger.check_comment(route.line, reason);
         let sets = route.get("match").map_or(&[][..], DataNode::items);
         let mut closed: Vec<(Vec<String>, TomlSection)> = sets
             .iter()
             .map(|set| {
-                let (own, conditions, _) = self.translate_matchers(set);
-                let mut section = around.clone();
+                let (own, conditions, _) = self.translate_matchers(set, settings);
+                let mut section = settings.section.clone();
                 add_conditions(&mut section, &conditions.entries);
                 (if own.is_empty() { hosts.to_vec() } else { own }, section)
             })
+            .filter(|(_, section)| !has_no_path(section))
             .collect();
-        if closed.is_empty() {
-            closed.push((hosts.to_vec(), around.clone()));
+        if sets.is_empty() {
+            closed.push((hosts.to_vec(), settings.section.clone()));
         }
         for (hosts, mut section) in closed {
             close_route(&mut section, check.clone());
@@ -366,26 +412,87 @@ impl CaddyReader<'_> {
         );
     }
 
-    fn translate_try_files(&self, node: &DataNode, tries: &DataNode, settings: &mut CaddySettings) {
-        let plain: Vec<String> = tries
-            .texts()
-            .into_iter()
+    /// Translates the matcher `file` of a route that rewrites to the file that was found. Without a
+    /// translation, what follows is closed: it would send other files.
+    fn translate_try_files(&self, file: &DataNode, settings: &mut CaddySettings) {
+        let tries = file.get("try_files").map_or_else(Vec::new, DataNode::texts);
+        let mut plain: Vec<String> = tries
+            .iter()
             .map(|path| path.replace("{http.request.uri.path}", "$path"))
             .map(|path| {
                 path.strip_suffix('/').filter(|rest| !rest.is_empty()).map(str::to_owned).unwrap_or(path)
             })
+            .map(|path| if path.starts_with(['/', '$', '=']) { path } else { format!("/{path}") })
             .collect();
-        if plain.iter().any(|path| path.contains(['{', '=']) || path.ends_with(".php")) {
-            node.mark_impossible(self.ledger, "`try` in `files` takes paths with `$path`")
-        } else {
-            node.mark_translated(self.ledger);
-            settings.try_files = plain;
+        let ends_with_404 = plain.last().is_some_and(|path| path == "=404");
+        if ends_with_404 {
+            plain.pop();
+        } else if plain.last().is_some_and(|path| path.contains('$'))
+            && !plain.iter().any(|path| path == "$path")
+        {
+            // Without such a file, Caddy serves the path itself.
+            plain.push("$path".to_owned());
+        }
+        let is_default = |(key, value): &(String, DataNode)| match key.as_str() {
+            "try_files" => true,
+            "root" => value.text().is_some_and(|root| settings.root.as_deref().is_none_or(|own| own == root)),
+            "try_policy" => value.text() == Some("first_exist"),
+            _ => false,
+        };
+        let is_known = |path: &String| !path.contains(['{', '=', '?', '*']) && !path.ends_with(".php");
+        let is_first = settings.try_files.is_empty() && settings.scripts.is_none();
+        let ends_well = match (ends_with_404, plain.as_slice()) {
+            (_, []) => false,
+            (true, all) => all.iter().all(|path| path.contains('$')),
+            (false, [first @ .., _]) => first.iter().all(|path| path.contains('$')),
+        };
+        let can_rewrite = settings.strip_prefix.is_none() && settings.section.get("rewrite").is_none();
+        match plain.as_slice() {
+            [only]
+                if !ends_with_404
+                    && !only.contains('$')
+                    && is_known(only)
+                    && is_first
+                    && can_rewrite
+                    && file.entries().iter().all(is_default) =>
+            {
+                settings.section.set_text("rewrite", only.clone());
+                settings.path = settings.path.rewritten(only);
+                file.mark_different(
+                    self.ledger,
+                    "every request gets this file; if it is missing, the answer is 404, and no other file is sent",
+                );
+            }
+            [_, _, ..] | [_]
+                if ends_well
+                    && is_first
+                    && plain.iter().all(is_known)
+                    && plain.iter().any(|path| path.contains('$'))
+                    && file.entries().iter().all(is_default) =>
+            {
+                settings.path = settings.path.tried(&plain);
+                settings.try_files = plain;
+                file.mark_translated(self.ledger);
+            }
+            _ => {
+                let reason = "`try` in `files` takes paths with `$path`, and `fallback` one more: what follows is closed (403)";
+                file.mark_impossible(self.ledger, reason);
+                settings.path = ChangedPath::Unknown;
+                settings.unknown_path = Some(self.ledger.check_comment(file.line, reason));
+            }
+        }
+        if let (None, Some(root)) = (&settings.root, file.get("root").and_then(DataNode::text)) {
+            settings.root = Some(root.to_owned());
         }
     }
 
     /// Returns the hosts and conditions of a set of matchers.
-    fn translate_matcher_set(&self, node: &DataNode) -> Result<(Vec<String>, TomlSection), Untranslatable> {
-        let (hosts, section, results) = self.translate_matchers(node);
+    fn translate_matcher_set(
+        &self,
+        node: &DataNode,
+        settings: &CaddySettings,
+    ) -> Result<(Vec<String>, TomlSection), Untranslatable> {
+        let (hosts, section, results) = self.translate_matchers(node, settings);
         results.into_iter().collect::<Result<Vec<()>, Untranslatable>>()?;
         Ok((hosts, section))
     }
@@ -395,6 +502,7 @@ impl CaddyReader<'_> {
     fn translate_matchers(
         &self,
         node: &DataNode,
+        settings: &CaddySettings,
     ) -> (Vec<String>, TomlSection, Vec<Result<(), Untranslatable>>) {
         let mut section = TomlSection::default();
         let mut hosts = Vec::new();
@@ -402,7 +510,7 @@ impl CaddyReader<'_> {
             .entries()
             .iter()
             .map(|(key, value)| {
-                self.translate_condition(key, value, &mut hosts, &mut section)?;
+                self.translate_condition((key, value), settings, &mut hosts, &mut section)?;
                 value.mark_translated(self.ledger);
                 Ok(())
             })
@@ -412,12 +520,13 @@ impl CaddyReader<'_> {
 
     fn translate_condition(
         &self,
-        key: &str,
-        value: &DataNode,
+        (key, value): (&str, &DataNode),
+        settings: &CaddySettings,
         hosts: &mut Vec<String>,
         section: &mut TomlSection,
     ) -> Result<(), Untranslatable> {
         let texts = value.texts();
+        settings.check_unchanged(key, value)?;
         match key {
             "host" => {
                 if texts.iter().any(|host| host.contains('{') || host.trim_start_matches("*.").contains('*'))
@@ -433,7 +542,14 @@ impl CaddyReader<'_> {
                 if !texts.iter().all(is_plain) {
                     return Err("`path` takes paths with `*`".into());
                 }
-                section.set("path", TomlItem::text_or_list(texts));
+                let mut patterns = Vec::new();
+                for text in &texts {
+                    match settings.path.original_patterns(text)? {
+                        None => return Ok(()),
+                        Some(own) => patterns.extend(own),
+                    }
+                }
+                section.set("path", TomlItem::text_or_list(patterns));
             }
             "method" => section.set("method", TomlItem::text_or_list(texts)),
             "header" | "query" => {
@@ -472,7 +588,10 @@ impl CaddyReader<'_> {
             }
             "not" => {
                 for set in value.items() {
-                    let (hosts, mut excluded) = self.translate_matcher_set(set)?;
+                    let (hosts, mut excluded) = self.translate_matcher_set(set, settings)?;
+                    if has_no_path(&excluded) {
+                        continue;
+                    }
                     if excluded.get("not").is_some() || excluded.entries.is_empty() && hosts.is_empty() {
                         return Err("a `not` has the conditions of a route, and no `not`".into());
                     }
@@ -486,6 +605,7 @@ impl CaddyReader<'_> {
                 let pattern = value.get("pattern").and_then(DataNode::text).unwrap_or("");
                 // A path pattern with `*` would ignore case.
                 let patterns = vec![crate::expressions::path_expression(pattern, false)?.pattern];
+                patterns.iter().try_for_each(|pattern| settings.path.check_expression(pattern))?;
                 section.set("path", TomlItem::text_or_list(patterns));
             }
             _ => return Err(format!("a route cannot ask for `{key}`").into()),
@@ -514,6 +634,16 @@ impl CaddyReader<'_> {
             let kind = handler.get("handler").and_then(DataNode::text).unwrap_or("");
             handler.get("handler").into_iter().for_each(|one| one.mark_translated(self.ledger));
             let mut section = settings.section.clone();
+            let answers = matches!(kind, "file_server" | "reverse_proxy");
+            if let Some(check) = settings.unknown_path.as_ref().filter(|_| answers) {
+                handler.mark_all_impossible(
+                    self.ledger,
+                    "the path that it answers is not known: the route is closed (403)",
+                );
+                section.close(check.clone());
+                found.push(CaddyRoute { hosts: hosts.to_vec(), section });
+                return;
+            }
             match kind {
                 "subroute" if depth < DEPTH_MAX => {
                     self.translate_routes(handler.get("routes"), hosts, settings, depth + 1, found);
@@ -560,7 +690,12 @@ impl CaddyReader<'_> {
                 {
                     continue;
                 }
-                "static_response" | "error" => self.translate_respond(handler, settings, &mut section),
+                "static_response" | "error" => {
+                    self.translate_respond(handler, settings, &mut section);
+                    if section.get("respond").is_some() {
+                        section.remove("rewrite");
+                    }
+                }
                 "file_server" => {
                     let hidden = self.hidden_files_route(handler, settings, &section);
                     match hidden {
@@ -575,7 +710,9 @@ impl CaddyReader<'_> {
                         }
                     }
                     self.translate_files(handler, settings, &mut section);
-                    self.write_files_with_scripts(settings, &mut section);
+                    if !section.is_closed() {
+                        self.write_files_with_scripts(settings, &mut section);
+                    }
                 }
                 "reverse_proxy" if handler.get("handle_response").is_none() => {
                     self.translate_proxy(handler, settings, &mut section);

@@ -54,6 +54,12 @@ pub(super) fn redirects_to_slash(handler: &DataNode) -> bool {
     ))
 }
 
+/// Whether a handler rewrites the path to the file that the matcher `file` has found, and does nothing else.
+pub(super) fn rewrites_to_found_file(handler: &DataNode) -> bool {
+    handler.entries().len() == 2
+        && handler.get("uri").and_then(DataNode::text) == Some("{http.matchers.file.relative}")
+}
+
 /// Whether a set of matchers matches directories whose path has no trailing slash.
 pub(super) fn matches_folders_without_slash(set: &DataNode) -> bool {
     let is_with_slash = |not: &DataNode| not.get("path").is_some_and(|path| path.texts() == ["*/"]);

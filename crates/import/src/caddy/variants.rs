@@ -1,9 +1,9 @@
 //! Response header fields that apply only to some requests of a route, and case-insensitive paths.
 
+use super::changed_path::case_insensitive_pattern;
 use super::handlers::{CaddySettings, FieldVariant};
 use crate::conditions::add_conditions;
 use crate::draft::{TomlItem, TomlSection};
-use crate::expressions::escape_literal;
 
 /// Maximum number of variants of a route: each doubles the number of routes.
 pub(super) const VARIANTS_MAX: usize = 3;
@@ -21,14 +21,21 @@ pub(super) fn field_variant(
     };
     let is_same = others(&before.section) == others(&after.section)
         && before.section.comments == after.section.comments
-        && before.root == after.root
-        && before.strip_prefix == after.strip_prefix
-        && before.try_files == after.try_files
-        && before.scripts == after.scripts
-        && before.php == after.php
-        && before.request == after.request;
+        && !changes_answers(before, after);
     let fields = after.section.get(FIELDS).filter(|_| is_same)?.clone();
     Some(FieldVariant { conditions: conditions.clone(), fields })
+}
+
+/// Whether handlers that follow answer differently after the second settings, apart from response header fields.
+pub(super) fn changes_answers(before: &CaddySettings, after: &CaddySettings) -> bool {
+    before.root != after.root
+        || before.strip_prefix != after.strip_prefix
+        || before.try_files != after.try_files
+        || before.scripts != after.scripts
+        || before.php != after.php
+        || before.request != after.request
+        || before.path != after.path
+        || before.unknown_path != after.unknown_path
 }
 
 /// Returns a route for each combination of variants, the most specific first.
@@ -119,10 +126,13 @@ fn ignore_case_in_tables(item: &mut TomlItem) {
     match item {
         TomlItem::List(items) => items.iter_mut().for_each(ignore_case_in_tables),
         TomlItem::Table(entries) => {
-            entries
-                .iter_mut()
-                .filter(|(key, _)| key == "path")
-                .for_each(|(_, item)| ignore_case_in_patterns(item));
+            for (key, item) in entries {
+                match key.as_str() {
+                    "path" => ignore_case_in_patterns(item),
+                    "not" => ignore_case_in_tables(item),
+                    _ => {}
+                }
+            }
         }
         _ => {}
     }
@@ -131,15 +141,7 @@ fn ignore_case_in_tables(item: &mut TomlItem) {
 fn ignore_case_in_patterns(item: &mut TomlItem) {
     match item {
         TomlItem::List(items) => items.iter_mut().for_each(ignore_case_in_patterns),
-        TomlItem::Text(text)
-            if !text.starts_with('~') && text.contains(|c: char| c.is_ascii_alphabetic()) =>
-        {
-            let inner =
-                escape_literal(text.trim_matches('*')).replace("\\*\\*", ".*").replace("\\*", "[^/]*");
-            let start = if text.starts_with('*') { "" } else { "^" };
-            let end = if text.ends_with('*') { "" } else { "$" };
-            *text = format!("~* {start}{inner}{end}");
-        }
+        TomlItem::Text(text) => *text = case_insensitive_pattern(text),
         _ => {}
     }
 }
