@@ -390,3 +390,34 @@ fn ingress_paths_of_a_host_with_expressions_are_expressions() {
     ];
     check(&guards, "guarded.json", |path| import::ingress::import(path).unwrap());
 }
+
+#[test]
+fn reports_do_not_call_translated_what_is_not_written() {
+    let closed = ingress(
+        &[
+            ("whitelist-source-range", "10.0.0.0/8"),
+            ("auth-url", "http://auth.svc/check"),
+            ("configuration-snippet", "deny all;"),
+        ],
+        &[("/", "Prefix", "b")],
+    );
+    let plain =
+        ingress(&[], &[("/", "Prefix", "c")]).replacen("\"annotations\": {\n\n}", "\"annotations\": {}", 1);
+    let other = "{\"kind\": \"HTTPRoute\", \"spec\": {\"hostnames\": [\"b.example.com\"]}}".to_owned();
+    let folder = std::env::temp_dir().join(format!("komainu-import-reports-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("all.json");
+    std::fs::write(&path, list(&[closed, plain, other])).unwrap();
+    let imported = import::ingress::import(&path).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    for (part, expected) in [
+        ("whitelist-source-range", import::ImportVerdict::Differs),
+        ("auth-url", import::ImportVerdict::Differs),
+        ("configuration-snippet", import::ImportVerdict::Impossible),
+        ("annotations = {}", import::ImportVerdict::Translated),
+        ("spec.hostnames", import::ImportVerdict::Impossible),
+    ] {
+        let found = imported.remarks.iter().find(|remark| remark.directive.contains(part));
+        assert_eq!(found.map(|remark| remark.verdict), Some(expected), "{part}\n{}", imported.report());
+    }
+}
