@@ -81,6 +81,8 @@ fn bench_speaks_http2_with_and_without_tls() {
             "4",
             "-n",
             "500",
+            "--timeout",
+            "1m",
             "--verify",
             "--expect",
             "errors = 0",
