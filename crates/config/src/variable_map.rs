@@ -6,7 +6,7 @@ use serde_json::json;
 use settings::checker::{Checker, DefinedVariables, InvalidValue, shorten};
 use settings::directive_table::table;
 use settings::directives;
-use settings::node::{Entry, Node, NodeData};
+use settings::node::{Entry, Node, NodeData, as_text};
 use settings::shape::{Map, Shape, ShapeKind};
 use shapes::expression::Expression;
 use shapes::header;
@@ -116,7 +116,10 @@ fn map_agrees(map: &mut VariableMap, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("networks").filter(|_| map.networks.len() > VALUES_MAX) {
         check.error(&entry.key_span, format!("more than {VALUES_MAX} networks in a map"), "too many");
     }
-    if let Some(entry) = node.entry("of").filter(|_| map.of.as_literal().is_some()) {
+    if let Some(entry) = node.entry("of").filter(|entry| {
+        // An unknown variable is reported as an error.
+        map.of.as_literal().is_some() && as_text(&entry.value).is_some_and(|text| !text.contains('$'))
+    }) {
         let title = "a map of a text without a variable".to_owned();
         let finding = check.warning(&entry.value.span, title, "it is the same for every request");
         let known = map.of.as_literal().filter(|text| header::VARIABLES.contains(text));

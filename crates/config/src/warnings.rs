@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use crate::condition_warnings::warn_of_unmet_conditions;
 use crate::guards::{is_refusal, warn_of_unguarded_paths, warn_of_universal_exceptions};
+use crate::no_effect::{warn_of_denied_networks, warn_of_foreign_prefix, warn_of_hsts_without_tls};
 use crate::redirect_loops::{has_conditions, uses_tls, warn_of_redirect_loops, warn_of_scheme_loops};
 use crate::scripts::warn_of_exposed_scripts;
 use crate::site::branch_nodes;
@@ -59,6 +60,8 @@ pub(crate) fn warn_of_document(node: &Node, check: &mut Checker) {
     warn_of_scheme_loops(node, check);
     warn_of_unmet_conditions(node, check);
     warn_of_universal_exceptions(node, check);
+    warn_of_hsts_without_tls(node, check);
+    node.items("site").iter().for_each(|site| warn_of_denied_networks(site, check));
     let sites = node.items("site").iter().map(|site| site.items("route"));
     for routes in std::iter::once(node.items("route")).chain(sites) {
         warn_of_redirect_loops(routes, check);
@@ -66,6 +69,8 @@ pub(crate) fn warn_of_document(node: &Node, check: &mut Checker) {
         for route in routes {
             for route in std::iter::once(route).chain(branch_nodes(route)) {
                 warn_of_route(route, check);
+                warn_of_foreign_prefix(route, check);
+                warn_of_denied_networks(route, check);
             }
             warn_of_exact_paths(route, routes, check);
             warn_of_misspelled_methods(route, check);
