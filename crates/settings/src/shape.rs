@@ -233,7 +233,11 @@ fn read_measured<T: PartialOrd>(
             && number >= 0
         {
             let unit = if outside[1] == "too long" { "s" } else { "B" };
+            let is_zero_in_range = || parse(&format!("0{unit}")).is_ok_and(|zero| range.contains(&zero));
             finding.help(match number {
+                0 if !is_zero_in_range() => {
+                    "write a value of this range; no limit is \"unlimited\" where a setting has it".to_owned()
+                }
                 // If the limit can be disabled, "unlimited" does that.
                 0 => format!("write the unit in the value: \"0{unit}\"; no limit is \"unlimited\" where a setting has it"),
                 _ => format!("write the unit in the value: \"{number}{unit}\""),
