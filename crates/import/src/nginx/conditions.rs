@@ -84,12 +84,20 @@ impl<'d> Translation<'d> {
             _ => found != value,
         };
         let is_expression = operator.starts_with('~') || operator.starts_with("!~");
-        let is_guard = !directive.block_directives().iter().all(super::rewrite::responds_or_rewrites);
+        let is_guard = !directive.block_directives().iter().all(super::rewrite::responds_or_redirects);
         let bare = operator.trim_start_matches('!');
         let is_negated_expression = is_expression && operator.starts_with('!');
         let fault = inexact_reason(name, bare, value)
             .or_else(|| inexact_field_reason(name, value).filter(|_| is_negated_expression))
-            .filter(|_| is_guard);
+            .filter(|_| is_guard)
+            // A condition that lets requests in may not be met by more of them.
+            .or_else(|| {
+                let inner = scope.with_block(directive.block_directives());
+                let grants =
+                    directive.block_directives().iter().any(|one| super::rewrite::may_grant(one, &inner));
+                inexact_field_reason(name, value)
+                    .filter(|_| is_expression && !is_negated_expression && grants)
+            });
         if let Some(fault) = fault {
             return Err(fault.into());
         }
@@ -141,7 +149,7 @@ impl<'d> Translation<'d> {
         block: &'d NginxDirective,
         (operator, is_meant): (&str, &dyn Fn(&str) -> bool),
     ) -> Result<Vec<(RouteCondition, &'d str)>, Untranslatable> {
-        let is_guard = !directive.block_directives().iter().all(super::rewrite::responds_or_rewrites);
+        let is_guard = !directive.block_directives().iter().all(super::rewrite::responds_or_redirects);
         // A value with literal text is neither empty nor `0`.
         let is_text = |part: &TextPart| matches!(part, TextPart::Text(text) if text != "0");
         let is_certain = |value: &str| operator.is_empty() && split_template(value).iter().any(is_text);

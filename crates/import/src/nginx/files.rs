@@ -90,10 +90,14 @@ impl<'d> Translation<'d> {
         let names: Vec<&str> = index.iter().flat_map(|one| &one.args).map(String::as_str).collect();
         for one in &index {
             if one.args.iter().any(|name| name.contains(['$', '/'])) {
-                self.ledger.mark_different(one.entry, "a name with variables or a path is left out")
+                self.ledger.mark_different(
+                    one.entry,
+                    "a name with variables or a path is left out, and those behind it",
+                )
             }
         }
-        let mut names: Vec<&str> = names.into_iter().filter(|name| !name.contains(['$', '/'])).collect();
+        // Pages that follow a name that is left out would answer instead of it.
+        let mut names: Vec<&str> = names.into_iter().take_while(|name| !name.contains(['$', '/'])).collect();
         if index.is_empty() {
             names.push("index.html");
         }
@@ -111,7 +115,7 @@ impl<'d> Translation<'d> {
             files.set("index", TomlItem::List(Vec::new()));
             return false;
         }
-        if !names.is_empty() && names != ["index.html"] && !is_file {
+        if names != ["index.html"] && !is_file {
             files.set("index", TomlItem::text_list(&names));
         }
         true
@@ -396,10 +400,22 @@ impl<'d> Translation<'d> {
         let mut paths: Vec<String> = Vec::new();
         let mut is_exact = true;
         let finds_folders = finds_folders(tries);
-        for path in tries {
-            let path = path.replace("${uri}", "$uri").replace("$document_uri", "$uri");
+        let spelled: Vec<String> = tries
+            .iter()
+            .map(|path| path.replace("${uri}", "$uri").replace("$document_uri", "$uri"))
+            .collect();
+        // A route sends a file at the path of a directory too.
+        let is_only_folder = |path: &String| {
+            path.strip_suffix('/').is_some_and(|rest| {
+                !rest.is_empty()
+                    && !spelled.iter().any(|other| other == rest)
+                    && !path.replace("$uri", "").contains('$')
+            })
+        };
+        let only_folder = spelled.iter().find(|path| is_only_folder(path)).cloned();
+        for path in &spelled {
             // Komainu finds directories by their path without the slash.
-            let path = path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(&path).to_owned();
+            let path = path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path).to_owned();
             let path = path.replace("$uri", "$path");
             let rest = path.replace("$path", "");
             match rest.contains('$') || !path.starts_with(['/', '$']) {
@@ -424,7 +440,13 @@ impl<'d> Translation<'d> {
             }
         }
         if paths.is_empty() {
-            self.ledger.mark_different(directive.entry, "the path itself is tried too");
+            let reason = "none of its paths can be tried: the route is closed (403), as it would send the file at the path itself";
+            self.ledger.mark_impossible(directive.entry, reason);
+        } else if let Some(folder) = &only_folder {
+            let reason = format!(
+                "`{folder}` is for folders alone, and a route would send a file at the path too: the route is closed (403)"
+            );
+            self.ledger.mark_impossible(directive.entry, reason);
         } else if paths != ["$path"] {
             files.set("try", TomlItem::List(paths.into_iter().map(TomlItem::Text).collect()));
         }

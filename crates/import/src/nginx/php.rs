@@ -2,11 +2,11 @@
 
 use super::conditions::{file_operator, front_script, is_file_fallback};
 use super::location_place::{LocationPlace, PathConditions, ServerLocations};
-use super::scope::replace_constants;
+use super::scope::{Scope, replace_constants};
 use super::translation::{LocationMatcher, Translation, make_unavailable};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
-use crate::paths::matching_examples;
+use crate::paths::{matching_examples, may_be_folder};
 
 /// Pattern of every script, with or without PATH_INFO.
 const SCRIPT_PATTERN: &str = r"~ \.php(?:/|$)";
@@ -137,9 +137,11 @@ impl<'d> Translation<'d> {
         };
         let count = names.len();
         names.retain(|name| !is_script(name));
-        let is_empty = names.is_empty() || *names == [TomlItem::text("index.html")];
+        let is_for_files =
+            matches!(&place.matcher, LocationMatcher::Regex(regex, _) if !may_be_folder(regex));
+        let is_default = *names == [TomlItem::text("index.html")] || names.is_empty() && is_for_files;
         let is_less = names.len() < count;
-        if is_empty && is_less {
+        if is_default && is_less {
             files.retain(|(key, _)| key != "index");
         }
         if is_less && matches!(place.matcher, LocationMatcher::Prefix(..) | LocationMatcher::Server) {
@@ -185,6 +187,9 @@ impl<'d> Translation<'d> {
             }
             return;
         };
+        if self.may_refuse_more(&scope, &place.scope) {
+            return self.refuse_script((&script, front), place, section);
+        }
         let root = place.scope.effective("root").map(|one| one.first_arg().trim_end_matches('/'));
         let Some(php) = self.build_php_servers(pass, &scope, front.map(|front| front.script.as_str()), root)
         else {
@@ -210,6 +215,49 @@ impl<'d> Translation<'d> {
             self.not_needed(one, "not needed: what is not a file is for the front script");
             self.count_block_taken(one);
         }
+    }
+
+    /// Whether the location of a script may refuse requests that the location which leads to it lets in.
+    fn may_refuse_more(&self, script: &Scope<'d>, other: &Scope<'d>) -> bool {
+        const GUARDS: [&[&str]; 5] =
+            [&["allow", "deny"], &["auth_basic"], &["auth_basic_user_file"], &["auth_request"], &["satisfy"]];
+        let shown = |scope: &Scope<'d>, names: &[&str]| -> Vec<String> {
+            let all = scope.effective_all_of(names);
+            all.into_iter().map(|one| format!("{} {}", one.name, one.args.join(" "))).collect()
+        };
+        let is_stricter = GUARDS.iter().any(|names| {
+            let own = shown(script, names);
+            own != shown(other, names) && !own.iter().all(|one| one.ends_with(" off"))
+        });
+        let acts = |one: &NginxDirective| match one.name.as_str() {
+            "return" | "limit_except" => true,
+            "if" => !is_file_fallback(one) && !one.block_directives().iter().all(|inner| inner.name == "set"),
+            // Translated before, or with the route.
+            "rewrite" | "set" | "break" | "try_files" | "fastcgi_pass" => false,
+            _ => one.block.is_none() && self.ledger.is_impossible(one.entry) && !self.is_harmless(&one.name),
+        };
+        is_stricter || script.innermost().iter().any(acts)
+    }
+
+    /// Leaves out a script whose location may refuse requests that the location which leads to it lets in: a route
+    /// runs it without the restrictions of its location.
+    fn refuse_script(
+        &self,
+        (script, front): (&str, Option<&FrontScript<'d>>),
+        place: &LocationPlace<'d>,
+        section: &mut TomlSection,
+    ) {
+        let reason = format!(
+            "the location of `{script}` refuses requests that this one lets in, so that it is not run from here"
+        );
+        let named_by = front.map(|front| front.naming_directive.entry).into_iter();
+        let tries = place.scope.innermost_last("try_files").filter(|_| front.is_some());
+        let index = place.scope.effective_all("index");
+        let index = index.into_iter().filter(|_| front.is_none());
+        named_by
+            .chain(tries.into_iter().chain(index).map(|one| one.entry))
+            .for_each(|entry| self.ledger.mark_impossible(entry, &reason));
+        section.set_in("files", "index", TomlItem::List(Vec::new()));
     }
 
     fn report_front(&self, front: &FrontScript<'d>) {

@@ -95,7 +95,10 @@ impl<'d> Translation<'d> {
             _ => TomlItem::Table(proxy.entries),
         };
         proxy.comments.into_iter().for_each(|comment| section.comment(comment));
-        section.set("proxy", item);
+        // A route has one action: without a translation of the target, it answers 501.
+        if section.get("respond").is_none() {
+            section.set("proxy", item);
+        }
     }
 
     /// Translates `Host`, which defaults to that of the upstream server.
@@ -157,6 +160,12 @@ impl<'d> Translation<'d> {
     ) {
         let scope = &place.scope;
         let matcher = &place.matcher;
+        let is_whole = |uri: &String| pass.first_arg().contains('$') && !uri.contains('$');
+        if target.uri.as_ref().is_some_and(is_whole) && !matches!(matcher, LocationMatcher::Exact(_)) {
+            let reason = "beside variables, its path replaces the whole target: the route is closed (403)";
+            self.ledger.mark_impossible(pass.entry, reason);
+            return;
+        }
         let rewrite = scope.innermost_last("rewrite").filter(|one| one.arg_at(2) == "break");
         if let Some((rewrite, (strip, add))) =
             rewrite.and_then(|one| Some((one, break_prefixes(one, place)?)))

@@ -1,7 +1,7 @@
 //! Translation of `rewrite`: redirects and internal changes of the path.
 
 use super::location_place::{LocationPlace, PathConditions};
-use super::scope::TemplateDestination;
+use super::scope::{Scope, TemplateDestination};
 use super::translation::{LocationMatcher, Translation, is_target, redirect_item};
 use super::tree::NginxDirective;
 use crate::draft::TomlSection;
@@ -259,13 +259,30 @@ pub(crate) fn refuses_or_redirects(directive: &NginxDirective) -> bool {
     }
 }
 
-/// Whether a directive responds or rewrites the path, and so does not refuse requests.
-pub(crate) fn responds_or_rewrites(directive: &NginxDirective) -> bool {
+/// Whether a directive responds, and so does not refuse requests. A rewritten path may belong to a location that
+/// refuses requests, or to no file.
+pub(crate) fn responds_or_redirects(directive: &NginxDirective) -> bool {
     match directive.name.as_str() {
         "return" => {
             directive.first_arg().parse::<u16>().map_or(directive.args.len() == 1, |status| status < 400)
         }
-        name => name == "rewrite",
+        _ => refuses_or_redirects(directive),
+    }
+}
+
+/// Whether a directive in an `if` may let in requests that the directives behind it refuse.
+pub(crate) fn may_grant(directive: &NginxDirective, scope: &Scope<'_>) -> bool {
+    let code = directive.first_arg();
+    match directive.name.as_str() {
+        "return" => {
+            code.parse::<u16>().is_ok_and(|status| status < 300)
+                || scope
+                    .effective_all("error_page")
+                    .iter()
+                    .any(|page| page.args.iter().any(|arg| arg == code))
+        }
+        "rewrite" => !refuses_or_redirects(directive),
+        _ => directive.name == "break",
     }
 }
 

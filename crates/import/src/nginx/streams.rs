@@ -199,7 +199,23 @@ impl<'d> Translation<'d> {
         for one in scope.innermost().iter().filter(|one| !self.ledger.is_marked(one.entry)) {
             self.ledger.mark_impossible(one.entry, "a stream has nothing like it: docs/streams.md");
         }
+        self.close_untranslated_stream(scope, &mut section);
         Some(section)
+    }
+
+    /// Refuses all clients of a stream if a directive that applies to it is not translated and may restrict access.
+    fn close_untranslated_stream(&self, scope: &Scope<'d>, section: &mut TomlSection) {
+        // Settings of the connection to the upstream server refuse nobody.
+        let is_lost = |one: &&NginxDirective| {
+            self.ledger.is_impossible(one.entry)
+                && !self.is_harmless(&one.name)
+                && !one.name.starts_with("proxy_")
+        };
+        let Some(lost) = scope.innermost().iter().find(is_lost) else { return };
+        section.comment(self.ledger.manual_comment(lost.entry).unwrap_or_default());
+        section.comment("This stream refuses all clients: remove `deny` if they may connect.");
+        section.remove("allow");
+        section.set("deny", TomlItem::List(["0.0.0.0/0", "::/0"].map(TomlItem::text).into()));
     }
 
     fn translate_stream_access(&self, scope: &Scope<'d>, section: &mut TomlSection) {

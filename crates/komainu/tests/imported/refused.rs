@@ -100,7 +100,9 @@ fn status(port: u16, request: &str) -> Result<u16, String> {
 
 fn written(folder: &Path, case: &RefusedCase, port: u16) -> PathBuf {
     let own = folder.display();
-    let servers = case.servers.replace("LISTEN", &format!("listen {}:{port};", host()));
+    let address = format!("{}:{port}", host());
+    let servers =
+        case.servers.replace("LISTEN", &format!("listen {address};")).replace("OWN_ADDRESS", &address);
     let text = format!(
         r"daemon off;
 master_process off;
