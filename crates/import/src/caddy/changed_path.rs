@@ -111,7 +111,7 @@ impl ChangedPath {
     /// Checks that an expression can be matched against the client's path.
     ///
     /// # Errors
-    /// It would match other paths.
+    /// The expression would match other paths than in Caddy.
     pub(super) fn check_expression(&self, pattern: &str) -> Result<(), Untranslatable> {
         match self {
             Self::Same => Ok(()),

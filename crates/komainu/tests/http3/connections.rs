@@ -5,7 +5,7 @@ use std::time::Duration;
 use quinn_proto::{ConnectionError, TransportConfig};
 
 use crate::h3_client::{H3Client, client_config};
-use crate::requests::{A, connect, serve};
+use crate::requests::{A, EventOrigin, connect, serve};
 use crate::rig::eventually;
 
 const YES: &str = "[[site.route]]\nrespond = \"yes\"";
@@ -132,18 +132,8 @@ fn stopping_server_announces_it_and_finishes_requests() {
 
 #[test]
 fn event_stream_without_events_stays_open() {
-    let origin = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", origin.local_addr().unwrap());
-    let (done, wait) = std::sync::mpsc::channel::<()>();
-    let server = std::thread::spawn(move || {
-        use std::io::{Read, Write};
-        let (mut stream, _) = origin.accept().unwrap();
-        let _ = stream.read(&mut [0; 4096]).unwrap();
-        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n").unwrap();
-        wait.recv().unwrap();
-        stream.write_all(b"data: 2\n\n").unwrap();
-    });
-    let routes = format!("[[site.route]]\nproxy = \"{url}\"");
+    let events = EventOrigin::start();
+    let routes = format!("[[site.route]]\nproxy = \"{}\"", events.url);
     let rig = crate::requests::serve_with("timeouts = { write = \"1s\" }", &routes, |_| {});
     let mut client = connect(&rig);
     let id = client.send("GET", "/", &[A], b"");
@@ -154,10 +144,9 @@ fn event_stream_without_events_stays_open() {
         client.quic.ping();
     }
     assert_eq!(client.lost, None);
-    done.send(()).unwrap();
+    events.finish();
     let answer = client.finish(id);
     assert_eq!((answer.text().as_str(), answer.is_whole), ("data: 1\n\ndata: 2\n\n", true));
-    server.join().unwrap();
 }
 
 /// Code and frame type of the close: [`ConnectionError::ApplicationClosed`] is one of HTTP/3.

@@ -1,7 +1,6 @@
 //! Responses to clients that read slowly or not at all, and the ends of their connections.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use http3::OwnStream;
@@ -10,7 +9,7 @@ use quinn_proto::{TransportConfig, VarInt};
 use crate::certified;
 use crate::h3_client::{H3Client, client_config};
 use crate::line::Line;
-use crate::requests::{A, connect, serve_with};
+use crate::requests::{A, EventOrigin, connect, serve_with};
 use crate::rig::as_we_are;
 use crate::weather::{Network, Weather};
 
@@ -121,17 +120,8 @@ fn slow_but_steady_reader_gets_the_whole_response() {
 
 #[test]
 fn stalled_responses_end_and_others_go_on() {
-    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", origin.local_addr().unwrap());
-    let (event, wait) = std::sync::mpsc::channel::<()>();
-    let server = std::thread::spawn(move || {
-        let (mut stream, _) = origin.accept().unwrap();
-        let _ = stream.read(&mut [0; 4096]).unwrap();
-        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n").unwrap();
-        wait.recv().unwrap();
-        stream.write_all(b"data: 2\n\n").unwrap();
-    });
-    let routes = format!("{FILES}\n[[site.route]]\nproxy = \"{url}\"");
+    let events = EventOrigin::start();
+    let routes = format!("{FILES}\n[[site.route]]\nproxy = \"{}\"", events.url);
     let rig = serve_with("timeouts = { write = \"1s\" }", &routes, |folder| {
         folder.write("www/files/some", vec![7; FILE_BYTES]).write("www/files/small", vec![7; 40_000]);
     });
@@ -147,10 +137,9 @@ fn stalled_responses_end_and_others_go_on() {
         let answer = client.finish(id);
         assert!(answer.reset.is_some(), "{} bytes, {:?}", answer.content.len(), client.lost);
     }
-    event.send(()).unwrap();
+    events.finish();
     let answer = client.finish(quiet);
     assert_eq!((answer.text().as_str(), answer.is_whole), ("data: 1\n\ndata: 2\n\n", true));
-    server.join().unwrap();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What guards a site or route does so over HTTP/3: certificates of clients, limits, addresses.
+//! Guards of sites and routes over HTTP/3: certificates of clients, limits, addresses.
 
 use std::io::Read;
 use std::net::UdpSocket;

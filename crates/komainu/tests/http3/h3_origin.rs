@@ -16,7 +16,7 @@ use quinn_proto::{
 };
 use rcgen::{CertificateParams, KeyPair};
 
-/// What is done with a request.
+/// Treatment of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     /// 200 with field lines and content.

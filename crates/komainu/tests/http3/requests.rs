@@ -1,5 +1,10 @@
 //! Requests over HTTP/3 are served as over HTTP/1 and HTTP/2.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
 use quinn_proto::{TransportConfig, VarInt};
 
 use crate::certified;
@@ -31,6 +36,36 @@ pub(crate) fn serve_with(first: &str, routes: &str, prepare: impl FnOnce(&crate:
 
 pub(crate) fn connect(rig: &Rig) -> H3Client {
     H3Client::connect(rig.address, "a.test")
+}
+
+/// An upstream server whose only response is an event stream: one event at once, and another one before its end.
+pub(crate) struct EventOrigin {
+    pub(crate) url: String,
+    last: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl EventOrigin {
+    pub(crate) fn start() -> EventOrigin {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (last, wait) = channel();
+        let thread = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+            stream.write_all(format!("{head}data: 1\n\n").as_bytes()).unwrap();
+            wait.recv().unwrap();
+            stream.write_all(b"data: 2\n\n").unwrap();
+        });
+        EventOrigin { url, last, thread }
+    }
+
+    /// Sends the last event, which ends the response.
+    pub(crate) fn finish(self) {
+        self.last.send(()).unwrap();
+        self.thread.join().unwrap();
+    }
 }
 
 pub(crate) const A: (&str, &str) = (":authority", "a.test");

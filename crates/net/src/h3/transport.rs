@@ -1,4 +1,4 @@
-//! What the sockets of both ends share: sizes, the clock of QUIC, and packets that the kernel has joined.
+//! Sizes, the clock of QUIC, and splitting of packets that the kernel has joined: shared by the sockets of both ends.
 
 use std::time::{Duration, Instant};
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use quinn_proto::{
     Connection, ConnectionError, ConnectionEvent, ConnectionHandle, Endpoint, EndpointConfig, EndpointEvent,
-    Incoming, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
+    Incoming, MtuDiscoveryConfig, ServerConfig, Transmit, TransportConfig, ValidationTokenConfig, VarInt,
 };
 use times::{Millis, Moment};
 
@@ -282,6 +282,12 @@ impl QuicEndpoint {
         self.blocked.borrow_mut().push(link.clone());
     }
 
+    /// Sends a packet at the beginning of `out` that belongs to no connection.
+    pub(super) fn respond(&self, transmit: &Transmit, out: &[u8]) {
+        // A packet for which there is no room counts as lost.
+        let _ = self.socket.send(transmit, &out[..transmit.size]);
+    }
+
     /// Wakes a connection's task.
     pub(super) fn wake(&self, link: &ConnectionInbox) {
         self.core.set_ready(&link.source, READ);
@@ -325,8 +331,7 @@ impl QuicEndpoint {
             }
             Err(error) => {
                 if let Some(transmit) = error.response {
-                    // A packet for which there is no room counts as lost.
-                    let _ = self.socket.send(&transmit, &out[..transmit.size]);
+                    self.respond(&transmit, &out);
                 }
                 Err(error.cause)
             }

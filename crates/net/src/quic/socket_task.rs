@@ -108,10 +108,7 @@ impl QuicEndpoint {
                     self.wake(&link);
                 }
             }
-            Some(DatagramEvent::Response(transmit)) => {
-                // A packet for which there is no room counts as lost.
-                let _ = self.socket.send(&transmit, &out[..transmit.size]);
-            }
+            Some(DatagramEvent::Response(transmit)) => self.respond(&transmit, &out),
             Some(DatagramEvent::NewConnection(incoming)) => self.admit(engine, incoming, &mut out),
             None => {}
         }
@@ -133,9 +130,7 @@ impl QuicEndpoint {
         out.clear();
         if self.is_closing(context) {
             context.counters.quic_refused.add(1);
-            let transmit = quic.refuse(incoming, out);
-            let _ = self.socket.send(&transmit, &out[..transmit.size]);
-            return;
+            return self.respond(&quic.refuse(incoming, out), out);
         }
         if handshakes >= HANDSHAKES_ENDING_MAX || is_short_of_memory {
             context.counters.quic_refused.add(1);
@@ -148,7 +143,7 @@ impl QuicEndpoint {
         {
             context.counters.quic_retries.add(1);
             if let Ok(transmit) = quic.retry(incoming, out) {
-                let _ = self.socket.send(&transmit, &out[..transmit.size]);
+                self.respond(&transmit, out);
             }
             return;
         }
@@ -162,17 +157,13 @@ impl QuicEndpoint {
             if turned_away != TurnedAway::InVain {
                 return quic.ignore(incoming);
             }
-            let transmit = quic.refuse(incoming, out);
-            let _ = self.socket.send(&transmit, &out[..transmit.size]);
-            return;
+            return self.respond(&quic.refuse(incoming, out), out);
         }
         // Only a client whose address is proven counts as one; others do from the end of their handshake.
         let gate = context.gate.as_ref().filter(|_| incoming.remote_address_validated());
         let Ok(gate_permit) = gate.map_or(Ok(None), |gate| gate.0.acquire(peer)) else {
             context.counters.quic_refused.add(1);
-            let transmit = quic.refuse(incoming, out);
-            let _ = self.socket.send(&transmit, &out[..transmit.size]);
-            return;
+            return self.respond(&quic.refuse(incoming, out), out);
         };
         drop(quic);
         context.counters.connections.add(1);
