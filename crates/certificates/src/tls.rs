@@ -38,18 +38,19 @@ impl TlsPlan {
     /// Reads the files of a configuration. Ticket keys of the server's own are kept.
     ///
     /// # Errors
-    /// A file cannot be read or is invalid; the message names the site.
+    /// A file cannot be read or is invalid, also one of a setting that no site uses; the message names the site.
     pub fn new(
         settings: &CertificateSettings<'_>,
         kept: &mut KeptState,
         files: &ConfigFiles,
     ) -> io::Result<Option<TlsPlan>> {
+        let shared_keys =
+            read_ticket_keys(settings.tls, files).map_err(|error| error.attempting("`tls.ticket_keys`"))?;
         if settings.sites.iter().all(|site| site.tls.is_none()) {
             return Ok(None);
         }
         let own_keys = kept.share((), TicketKeys::random);
-        let tickets = ticket_keys(settings.tls, &own_keys, files)
-            .map_err(|error| error.attempting("`tls.ticket_keys`"))?;
+        let tickets = settings.tls.tickets.then(|| shared_keys.unwrap_or(own_keys));
         let options = TlsOptions { min: settings.tls.min, tickets, ..TlsOptions::default() };
         let now_unix_s =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -122,12 +123,10 @@ fn invalid(error: impl Into<Failure>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.into())
 }
 
-fn ticket_keys(tls: &Tls, own: &TicketKeys, files: &ConfigFiles) -> io::Result<Option<TicketKeys>> {
-    if !tls.tickets {
-        return Ok(None);
-    }
+/// Reads the keys that the configuration names, if any. Files that are no keys are an error even if no site needs them.
+fn read_ticket_keys(tls: &Tls, files: &ConfigFiles) -> io::Result<Option<TicketKeys>> {
     if tls.ticket_keys.is_empty() {
-        return Ok(Some(own.clone()));
+        return Ok(None);
     }
     let secrets = tls.ticket_keys.iter().map(|path| files.read(path)).collect::<io::Result<_>>()?;
     TicketKeys::from_secrets(secrets).map(Some).map_err(invalid)

@@ -368,6 +368,17 @@ fn certificate_errors_are_reported_at_start() {
         let said = text(&output.stderr);
         assert!(!output.status.success() && said.contains("ticket.key"), "{command}: {said}");
     }
+    // Also where no site needs them.
+    folder.write(
+        "komainu.toml",
+        format!(
+            "{}listen = \"127.0.0.1:0\"\ntls.ticket_keys = \"ticket.key\"\n[[route]]\nrespond = 204\n",
+            as_we_are()
+        ),
+    );
+    let output = komainu().arg("check").arg("-c").arg(folder.at("komainu.toml")).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("ticket.key"), "{said}");
     let without = check("tls = false");
     assert!(without.contains("no site has `tls`") && without.contains("certificate = "), "{without}");
 }

@@ -113,6 +113,8 @@ fn api_rejects_invalid_configuration_changes() {
         ("DELETE", "/v1/config/route/9", Value::Null, 404),
         // Syntactically valid, but unusable.
         ("PUT", "/v1/config/route/-", json!({ "path": "/f/*", "files": "/nowhere/at/all" }), 422),
+        // No site needs the keys.
+        ("PUT", "/v1/config/tls", json!({ "ticket_keys": "more.toml" }), 422),
         ("PATCH", "/v1/config", json!([1]), 409),
     ] {
         let (found, said) = edit(&rig, method, path, "*", &body);
