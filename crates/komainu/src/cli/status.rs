@@ -256,10 +256,14 @@ fn process_row(name: &str, process: &Value, age: &str) -> Vec<String> {
         |key: &str| process[key].as_u64().map_or_else(String::new, |value| format_thousands(value as f64));
     let usage = |key: &str| process["usage"][key].as_u64();
     let memory = |key: &str| usage(key).map_or_else(String::new, |value| format_bytes(value as f64));
+    let state = match process["state"].as_str().unwrap_or_default() {
+        "ready" if !as_list(&process["current"]).is_empty() => "busy",
+        state => state,
+    };
     vec![
         name.to_owned(),
         process["pid"].to_string(),
-        process["state"].as_str().unwrap_or_default().to_owned(),
+        state.to_owned(),
         number("generation"),
         number("requests"),
         age.to_owned(),
@@ -298,9 +302,11 @@ mod tests {
     fn status_table_lists_server_and_workers() {
         let usage = json!({ "cpu_ms": 1500, "rss_bytes": 3 << 20, "pss_bytes": 2 << 20, "private_dirty_bytes": 1 << 20 });
         let worker = |pid: u32, state: &str| json!({ "pid": pid, "state": state, "generation": 2, "requests": 12345, "age_ms": 125_000, "usage": usage });
+        let mut busy = worker(10, "ready");
+        busy["current"] = json!([{ "method": "GET", "path": "/" }]);
         let server = json!({
             "pid": 7, "version": "1.2.3", "age_ms": 3_000, "listen": ["http://127.0.0.1:80"], "usage": usage,
-            "apps": [{ "name": "shop", "processes": [worker(8, "prototype"), worker(9, "ready")] }],
+            "apps": [{ "name": "shop", "processes": [worker(8, "prototype"), worker(9, "ready"), busy] }],
         });
         let text = format_server(&server);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -308,7 +314,8 @@ mod tests {
         assert_eq!(lines[2][..4], ["server", "7", "3", "s"]);
         assert_eq!(lines[3][..7], ["shop", "8", "prototype", "2", "12,345", "2", "min"]);
         assert_eq!(lines[4][..3], ["9", "ready", "2"]);
-        assert_eq!(lines[5], ["3", "processes", "4.50", "s", "6.00", "MiB", "3.00", "MiB"]);
+        assert_eq!(lines[5][..3], ["10", "busy", "2"]);
+        assert_eq!(lines[6], ["4", "processes", "6.00", "s", "8.00", "MiB", "4.00", "MiB"]);
     }
 
     #[test]
