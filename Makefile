@@ -44,12 +44,11 @@ run: build ## build, then serve the demo site on http://127.0.0.1:8080
 	@echo
 	@exec scripts/demo $(KOMAINU)
 
-test: ## everything that is checked: format, lints, house rules, tests, fuzz smoke
+test: ## everything that is checked: format, lints, house rules, tests (fuzzers: make fuzz)
 	@TIMEFORMAT='setup: %0R s'; time scripts/setup test
 	cargo fmt --all --check
 	@TIMEFORMAT='lints: %0R s'; time cargo clippy --locked --workspace --all-targets -- -D warnings
 	@TIMEFORMAT='audit: %0R s'; time scripts/audit
-	@TIMEFORMAT='fuzz smoke: %0R s'; time scripts/fuzz 5
 	@TIMEFORMAT='building tests: %0R s'; time { cargo build --locked --workspace --all-targets && scripts/workers $(TARGET)/tmp/workers; }
 	@# Not by `cargo xtask`, which builds everything that it needs once more, with the features that it alone asks for.
 	@TIMEFORMAT='house rules: %0R s'; time $(TARGET)/debug/xtask tidy
