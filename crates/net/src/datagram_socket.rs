@@ -207,13 +207,20 @@ pub(crate) fn bind_sockets(
 }
 
 fn bind_once(address: SocketAddr, v6_only: bool, cores: usize, is_ours: bool) -> io::Result<Vec<OwnedFd>> {
-    let address = if is_ours {
-        address
-    } else {
-        // Without SO_REUSEPORT: a second server of the same user would share the port silently.
-        SocketAddr::try_from(rustix::net::getsockname(bind_socket(address, v6_only, false)?)?)?
-    };
-    (0..cores).map(|_| bind_socket(address, v6_only, true)).collect()
+    let mut bound = address;
+    let mut sockets = Vec::with_capacity(cores);
+    for index in 0..cores {
+        // The first one is bound without SO_REUSEPORT: otherwise a second server of the same user would share the port
+        // silently.
+        let is_exclusive = index == 0 && !is_ours;
+        let socket = bind_socket(bound, v6_only, !is_exclusive)?;
+        if is_exclusive {
+            bound = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+            sockopt::set_socket_reuseport(&socket, true)?;
+        }
+        sockets.push(socket);
+    }
+    Ok(sockets)
 }
 
 /// Sends packets of one connection.
