@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use failure::Failure;
+use net::offload::BlockingKind;
 use net::{Exchange, Fault};
 use ring::FilePart;
 use rustix::fs::{FileType, fstat};
@@ -61,14 +62,15 @@ pub(crate) async fn send(
         if !length_known {
             let theirs = file.clone();
             let len = (next - at) as usize;
-            let bytes = exchange.core().offload(move || read(&theirs, at, len)).await?;
+            let bytes =
+                exchange.core().offload_as(BlockingKind::Files, move || read(&theirs, at, len)).await?;
             exchange.write(&bytes).await?;
         } else {
             if !is_cached(&file, next - 1) || !is_cached(&file, at) {
                 exchange.flush().await?;
                 let theirs = file.clone();
                 let len = (next - at) as usize;
-                exchange.core().offload(move || read(&theirs, at, len)).await?;
+                exchange.core().offload_as(BlockingKind::Files, move || read(&theirs, at, len)).await?;
             }
             exchange.write_file(&file, at..next).await?;
         }

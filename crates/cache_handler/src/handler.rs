@@ -16,6 +16,7 @@ use cache::{
     NotStored, Object, RequestFacts, SearchRule, Selected, Validated, answer, cache_status, key, tags, vary,
 };
 use http::{BodySize, Fields, Method, Name, Status};
+use net::offload::BlockingKind;
 use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
 use steps::flow::Flow;
 use steps::limit::{CountedRequests, RateRules};
@@ -157,7 +158,7 @@ impl RouteCache {
                 let (head, bytes) = (request.head().0.clone(), request.head().1.to_vec());
                 let cache = self.cache.clone();
                 let read = move || on_disk.read((&head, &bytes)).map(|read| cache.filed_from_disk(read));
-                let read = exchange.core().offload(read).await?;
+                let read = exchange.core().offload_as(BlockingKind::CacheDisk, read).await?;
                 let keeps = exchange.core().memory().pressure() < net::Pressure::High;
                 self.cache.add_from_disk(key, read, keeps)
             }
@@ -594,7 +595,9 @@ fn invalidate_groups(cache: &Arc<Cache>, core: &Core, key: &[u8], fields: &Field
         if let Some(rest) = cache.invalidate_group(key, &group, now_s) {
             let cache = cache.clone();
             let pool = core.clone();
-            core.spawn(async move { _ = pool.offload(move || cache.purge(&rest, false, now_s)).await });
+            core.spawn(async move {
+                _ = pool.offload_as(BlockingKind::CacheDisk, move || cache.purge(&rest, false, now_s)).await
+            });
         }
     }
 }

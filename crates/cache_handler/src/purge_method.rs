@@ -15,6 +15,7 @@ use failure::IoFailure;
 use http::{Fields, Name, Status};
 use logging::Level;
 use logging::notice::ErrorLog;
+use net::offload::BlockingKind;
 use net::{Exchange, Fault, PeerSet, Request};
 use process::config_files::ConfigFiles;
 use steps::auth;
@@ -137,7 +138,7 @@ impl PurgeAccess {
                 let _waiting = waiting;
                 purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).fold(Purged::default(), sum)
             };
-            exchange.core().offload(all).await
+            exchange.core().offload_as(BlockingKind::CacheDisk, all).await
         };
         let body = format!("{{\"objects\":{},\"bytes\":{}}}\n", purged.objects, purged.bytes);
         let mut fields = Fields::new();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use coding::{DICTIONARY_BYTES_MAX, DictionaryHash, HashedContent};
 use http::Status;
 use http::condition::Validators;
+use net::offload::BlockingKind;
 use net::{DeltaStart, DictionaryChoice, DictionaryTransport, Exchange, Pressure};
 
 use crate::entry::{FileEntry, HashState, Variant};
@@ -74,7 +75,7 @@ async fn hash(
             let stamp = entry.stamp();
             let read =
                 move || read_content(&content, &stamp).ok()?.map(|bytes| HashedContent::new([bytes].into()));
-            let content = exchange.core().offload(read).await?;
+            let content = exchange.core().offload_as(BlockingKind::Files, read).await?;
             running.end(content.hash);
             if let Some(until_s) = until_s.filter(|_| exchange.core().memory().pressure() < Pressure::High) {
                 transport.remember(&exchange.request(), &content, until_s);

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use http::{Coding, Fields, Length, Method, Name, Reject, Status, range};
+use net::offload::BlockingKind;
 use net::{Core, Exchange, Fault};
 
 use crate::dictionary::{self, DictionaryEffects};
@@ -275,7 +276,7 @@ impl Files {
         let shown = request.normal_path()?.into_owned();
         let tree = self.finder.tree();
         let entries_max = self.finder.options().listing_entries_max;
-        let made = exchange.core().offload(move || -> io::Result<String> {
+        let made = exchange.core().offload_as(BlockingKind::Files, move || -> io::Result<String> {
             let mut folder = folder::read(&tree, &folder, entries_max)?;
             listing::sort(&mut folder.items, style);
             Ok(match style.format {

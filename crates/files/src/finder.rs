@@ -9,6 +9,7 @@ use coding::Effort;
 use http::{Coding, Template, TemplatePart, Variable};
 use net::Core;
 use net::client::LocalNotify;
+use net::offload::BlockingKind;
 use times::{Millis, Moment};
 
 use crate::entry::{CompressedState, FileEntry, Variant};
@@ -153,7 +154,8 @@ impl Finder {
         let mut changes = tree.recheck(BlockingMode::CacheOnly);
         if matches!(changes, Err(OpenError::WouldBlock)) {
             let tree = tree.clone();
-            changes = core.offload(move || tree.recheck(BlockingMode::Blocking)).await;
+            changes =
+                core.offload_as(BlockingKind::Files, move || tree.recheck(BlockingMode::Blocking)).await;
         }
         for (at, change) in changes.into_iter().flatten().enumerate() {
             let report = self.options.root_report.as_ref();
@@ -255,7 +257,9 @@ impl Finder {
         let mut found = tree.script(path, BlockingMode::CacheOnly);
         if matches!(found, Err(OpenError::WouldBlock)) {
             let path = path.to_vec();
-            found = core.offload(move || tree.script(&path, BlockingMode::Blocking)).await;
+            found = core
+                .offload_as(BlockingKind::Files, move || tree.script(&path, BlockingMode::Blocking))
+                .await;
         }
         let Some(found) = found?.map(Rc::new) else { return Ok(None) };
         self.scripts.add(path, now, &found);
@@ -275,14 +279,16 @@ impl Finder {
         if matches!(found, Err(OpenError::WouldBlock)) {
             let tree = tree.clone();
             let path = path.to_vec();
-            found = core.offload(move || tree.find(&path, BlockingMode::Blocking)).await;
+            found =
+                core.offload_as(BlockingKind::Files, move || tree.find(&path, BlockingMode::Blocking)).await;
         }
         if matches!(found, Err(OpenError::NoDescriptors)) {
             // Out of descriptors: close the cached files to make room for the requested one.
             self.store.borrow_mut().clear();
             let tree = tree.clone();
             let path = path.to_vec();
-            found = core.offload(move || tree.find(&path, BlockingMode::Blocking)).await;
+            found =
+                core.offload_as(BlockingKind::Files, move || tree.find(&path, BlockingMode::Blocking)).await;
         }
         let found = found?;
         if !matches!(found, FoundEntry::File(_)) {

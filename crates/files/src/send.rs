@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use net::offload::BlockingKind;
 use net::{Exchange, Fault};
 use rustix::fs::Advice;
 use times::{Millis, Moment};
@@ -59,7 +60,7 @@ async fn send_file(
             exchange.flush().await?;
             let file = file.clone();
             let window = window.clone();
-            exchange.core().offload(move || read_ahead(&file, window)).await;
+            exchange.core().offload_as(BlockingKind::Files, move || read_ahead(&file, window)).await;
         }
         exchange.write_file(file, window.clone()).await?;
     }

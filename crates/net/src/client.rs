@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::core::Core;
 use crate::fault::Fault;
 use crate::h3::Http3Client;
-use crate::offload::OffloadPool;
+use crate::offload::OffloadPools;
 use crate::source::{READ, Source};
 use crate::stream::Stream;
 use crate::wait::{self, Interest};
@@ -29,7 +29,7 @@ impl Core {
     /// # Errors
     /// Fails if the kernel provides no descriptor.
     pub fn for_client(blocking_threads_max: usize) -> io::Result<Core> {
-        Core::new(Clock::new(), OffloadPool::new(blocking_threads_max))
+        Core::new(Clock::new(), OffloadPools::new(blocking_threads_max))
     }
 
     /// Runs `main` and every task of this core until `main` ends; remaining tasks are dropped. Must be called

@@ -22,7 +22,7 @@ use times::Moment;
 use crate::clock::Clock;
 use crate::in_place::pin_in_place;
 use crate::memory::{Memory, MemoryBudget};
-use crate::offload::OffloadPool;
+use crate::offload::{BlockingKind, OffloadPool, OffloadPools};
 use crate::remote::{Remote, SlotWaker};
 use crate::source::{EXTERNAL_WAKER, GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE};
 use crate::turn_hook::{TaskId, TurnHook, TurnHooks};
@@ -94,7 +94,7 @@ struct SourceSlot {
 
 struct CoreState {
     clock: Clock,
-    pool: OffloadPool,
+    pools: OffloadPools,
     remote: Arc<Remote>,
     sources: RefCell<Vec<SourceSlot>>,
     free_sources: RefCell<Vec<u32>>,
@@ -128,26 +128,26 @@ struct CoreState {
 pub struct Core(Rc<CoreState>);
 
 impl Core {
-    /// Creates an engine with its own epoll instance. Blocking calls run on `pool`.
+    /// Creates an engine with its own epoll instance. Blocking calls run on `pools`.
     ///
     /// # Errors
     /// Fails if the kernel provides no descriptor.
-    pub fn new(clock: Clock, pool: OffloadPool) -> io::Result<Core> {
-        Core::with_budget(clock, pool, MemoryBudget::default())
+    pub fn new(clock: Clock, pools: OffloadPools) -> io::Result<Core> {
+        Core::with_budget(clock, pools, MemoryBudget::default())
     }
 
     /// Like [`Core::new`], but memory is charged to `budget`.
     ///
     /// # Errors
     /// See [`Core::new`].
-    pub(crate) fn with_budget(clock: Clock, pool: OffloadPool, budget: MemoryBudget) -> io::Result<Core> {
+    pub(crate) fn with_budget(clock: Clock, pools: OffloadPools, budget: MemoryBudget) -> io::Result<Core> {
         let remote = Arc::new(Remote::new()?);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(remote.epoll(), remote.eventfd(), epoll::EventData::new_u64(REMOTE_TOKEN), flags)?;
         Ok(Core(Rc::new(CoreState {
             swept_at: Cell::new(clock.now()),
             clock,
-            pool,
+            pools,
             remote,
             sources: RefCell::default(),
             free_sources: RefCell::default(),
@@ -274,9 +274,9 @@ impl Core {
         index
     }
 
-    /// Returns the threads for blocking calls.
-    pub(crate) fn pool(&self) -> &OffloadPool {
-        &self.0.pool
+    /// Returns the threads for blocking calls of a kind.
+    pub(crate) fn pool(&self, kind: BlockingKind) -> &OffloadPool {
+        self.0.pools.of(kind)
     }
 
     /// Returns a function that wakes the current task from any thread.

@@ -10,6 +10,7 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
 
 use crate::core::Core;
 use crate::fault::Fault;
+use crate::offload::BlockingKind;
 
 pub(crate) const FILE_SHRANK: Fault = Fault::Failed("file shrank while it was sent");
 
@@ -27,7 +28,7 @@ pub(crate) async fn read(core: &Core, file: BorrowedFd<'_>, at: u64, len: usize)
         }
         Err(_) => {
             let owned = file.try_clone_to_owned()?;
-            let read = core.offload(move || {
+            let read = core.offload_as(BlockingKind::Files, move || {
                 let len = retry_on_intr(|| pread(&owned, &mut bytes[..], at))?;
                 bytes.truncate(len);
                 Ok::<_, Errno>(bytes)

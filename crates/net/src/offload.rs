@@ -1,4 +1,4 @@
-//! A thread pool for blocking calls: file systems, compression, name resolution.
+//! Thread pools for blocking calls: file systems, compression, name resolution.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,7 +6,37 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The process's pool of blocking threads. Threads are started when there is work and none is idle.
+/// What a blocking call waits for. Each has threads of its own, so that a disk that does not answer delays only the
+/// requests that need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockingKind {
+    /// Computation, name resolution, files of the configuration.
+    Work,
+    /// Files that are served.
+    Files,
+    /// Temporary files.
+    Spill,
+    /// Responses that are cached on disk.
+    CacheDisk,
+}
+
+/// The process's blocking threads: a pool for each kind.
+#[derive(Clone)]
+pub struct OffloadPools([OffloadPool; 4]);
+
+impl OffloadPools {
+    /// Creates pools of at most `threads_max` threads each (at least one).
+    #[must_use]
+    pub fn new(threads_max: usize) -> OffloadPools {
+        OffloadPools(std::array::from_fn(|_| OffloadPool::new(threads_max)))
+    }
+
+    pub(crate) fn of(&self, kind: BlockingKind) -> &OffloadPool {
+        &self.0[kind as usize]
+    }
+}
+
+/// A pool of blocking threads. Threads are started when there is work and none is idle.
 #[derive(Clone)]
 pub struct OffloadPool {
     shared: Arc<PoolState>,
@@ -116,6 +146,21 @@ mod tests {
         }
         let both: i32 = wait_done.iter().take(2).sum();
         assert_eq!(both, 3);
+    }
+
+    #[test]
+    fn blocked_pool_delays_no_other_kind() {
+        let pools = OffloadPools::new(1);
+        let (release, blocked) = mpsc::channel::<()>();
+        let kinds = [BlockingKind::Work, BlockingKind::Files, BlockingKind::Spill, BlockingKind::CacheDisk];
+        pools.of(BlockingKind::Spill).run(move || _ = blocked.recv());
+        let (done, wait_done) = mpsc::channel();
+        for kind in kinds.into_iter().filter(|kind| *kind != BlockingKind::Spill) {
+            let done = done.clone();
+            pools.of(kind).run(move || done.send(kind).expect("the test waits"));
+            assert_eq!(wait_done.recv(), Ok(kind));
+        }
+        drop(release);
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub struct ServingLimits {
 pub struct Options {
     /// Number of engine threads, each with its own listening sockets. At least 1.
     pub threads: usize,
-    /// Maximum number of threads for blocking calls, shared by all engines.
+    /// Maximum number of threads for blocking calls of each kind, shared by all engines.
     pub blocking_threads_max: usize,
     /// Limits of connections and requests.
     pub limits: Limits,

@@ -18,7 +18,7 @@ use crate::core::Core;
 use crate::counters::Counters;
 use crate::filters::DefaultLines;
 use crate::listener::{AcceptCommands, AcceptingSockets, Listeners, ServedSocket};
-use crate::offload::OffloadPool;
+use crate::offload::OffloadPools;
 use crate::options::Options;
 use crate::permit::{ConnectionLimit, ServingContext};
 use crate::remote::Remote;
@@ -100,12 +100,12 @@ impl Server {
             stop: StopHandle { draining: Arc::default(), remotes: Vec::new(), listeners: listeners.clone() },
             threads: Vec::new(),
         };
-        let pool = OffloadPool::new(options.blocking_threads_max);
+        let pools = OffloadPools::new(options.blocking_threads_max);
         let service = Arc::new(service);
         let cores = options.threads.max(1);
         for index in 0..cores {
             let sockets = listeners.served_sockets(index, cores);
-            if let Err(error) = server.start_engine(options, &pool, service.clone(), sockets) {
+            if let Err(error) = server.start_engine(options, &pools, service.clone(), sockets) {
                 // The engines already started have no requests and end.
                 server.stop.drain();
                 return Err(error);
@@ -117,19 +117,19 @@ impl Server {
     fn start_engine<S: Service>(
         &mut self,
         options: &Options,
-        pool: &OffloadPool,
+        pools: &OffloadPools,
         service: Arc<impl Fn(&Core) -> io::Result<S> + Send + Sync + 'static>,
         sockets: Vec<ServedSocket>,
     ) -> io::Result<()> {
         let (report, reported) = std::sync::mpsc::channel();
         let counters = Arc::new(Counters::default());
         let options = options.clone();
-        let pool = pool.clone();
+        let pools = pools.clone();
         let theirs = counters.clone();
         let draining = self.stop.draining.clone();
         let name = format!("komainu-{}", self.threads.len());
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let core = Core::with_budget(Clock::new(), pool, options.memory.clone())?;
+            let core = Core::with_budget(Clock::new(), pools, options.memory.clone())?;
             let service = service(&core)?;
             let commands = Arc::new(AcceptCommands::new(core.remote()));
             // Fails only if the starting thread has stopped waiting.

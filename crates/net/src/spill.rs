@@ -21,7 +21,7 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite};
 use times::{AtomicMoment, Millis, Moment};
 
 use crate::core::Core;
-use crate::offload::OffloadPool;
+use crate::offload::{BlockingKind, OffloadPool};
 
 /// Bytes loaded from a disk in one job.
 const WINDOW_BYTES: u64 = 256 * 1024;
@@ -283,12 +283,14 @@ impl SpillFile {
         // A partially spilled response would be of no use.
         quota.check(bytes.max(1))?;
         let store = quota.store.clone();
-        let file =
-            core.offload(move || store.create()).await.map_err(|error| quota.store.record_failure(error))?;
+        let file = core
+            .offload_as(BlockingKind::Spill, move || store.create())
+            .await
+            .map_err(|error| quota.store.record_failure(error))?;
         let charged = ChargedFile { quota: quota.clone(), file: Some(file), bytes: AtomicU64::new(0) };
         Ok(SpillFile {
             charged: Some(Arc::new(charged)),
-            pool: core.pool().clone(),
+            pool: core.pool(BlockingKind::Spill).clone(),
             at: 0,
             end: 0,
             loaded_to: 0,
@@ -347,7 +349,7 @@ impl SpillFile {
         let theirs = charged.clone();
         let end = self.end;
         let (bytes, written, result) = core
-            .offload(move || {
+            .offload_as(BlockingKind::Spill, move || {
                 let (written, result) = write(theirs.fd(), &bytes[from..], end);
                 (bytes, written, result)
             })
@@ -371,7 +373,7 @@ impl SpillFile {
         let cached = preadv2(charged.fd(), &mut [IoSliceMut::new(&mut into)], at, ReadWriteFlags::NOWAIT);
         let into = match cached {
             Ok(count) if count == len => into,
-            _ => core.offload(move || read(charged.fd(), into, at)).await?,
+            _ => core.offload_as(BlockingKind::Spill, move || read(charged.fd(), into, at)).await?,
         };
         self.at += len as u64;
         Ok(into)

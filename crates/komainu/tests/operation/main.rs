@@ -48,6 +48,7 @@ mod remedies;
 mod run_flags;
 mod sandbox;
 mod site_listen;
+mod slow_disk;
 mod starts;
 mod systemd;
 mod terminals;

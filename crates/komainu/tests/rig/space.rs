@@ -42,6 +42,47 @@ pub fn on_small_disk(folder: Folder, kib: u32, config: &str) -> Option<Rig> {
     Some(start(command, &setup, folder))
 }
 
+/// Serves with a configuration; `disk` in its directory is a file system that [`FrozenDisk`] can freeze. Returns `None`,
+/// and prints a note, where there are no loop devices, as in many containers, or without root privileges.
+pub fn on_loop_disk(folder: Folder, config: &str) -> Option<Rig> {
+    const IMAGE_BYTES: u64 = 64 << 20;
+    fs::create_dir(folder.at("disk")).unwrap();
+    let image = folder.at("image");
+    fs::File::create(&image).unwrap().set_len(IMAGE_BYTES).unwrap();
+    let setup = format!("mount -o loop '{}' \"$1\" && chmod 1777 \"$1\"", image.display());
+    let made = Command::new("/usr/sbin/mkfs.ext4").args(["-q", "-F"]).arg(&image).status();
+    let able =
+        Command::new("unshare").args(["--mount", "sh", "-c", &setup, "sh"]).arg(folder.at("disk")).output();
+    if !is_root()
+        || !made.is_ok_and(|made| made.success())
+        || !able.as_ref().is_ok_and(|able| able.status.success())
+    {
+        eprintln!("SKIPPED: no file system that can be frozen: {able:?}");
+        return None;
+    }
+    let command = unshared("--mount", "true")?;
+    folder.write("komainu.toml", format!("listen = \"127.0.0.1:0\"\n{config}"));
+    Some(start(command, &setup, folder))
+}
+
+/// While it exists, calls that write to the server's disk do not return.
+pub struct FrozenDisk(PathBuf);
+
+impl FrozenDisk {
+    pub fn new(rig: &Rig) -> FrozenDisk {
+        let disk = on_disk(rig, "");
+        let frozen = Command::new("/usr/sbin/fsfreeze").arg("--freeze").arg(&disk).status().unwrap();
+        assert!(frozen.success());
+        FrozenDisk(disk)
+    }
+}
+
+impl Drop for FrozenDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("/usr/sbin/fsfreeze").arg("--unfreeze").arg(&self.0).status();
+    }
+}
+
 /// Serves with a configuration in a network namespace in which packets to 192.0.2.0/24 are lost. Clients use
 /// the Unix socket `web.sock` in its directory.
 pub fn on_lost_network(folder: Folder, config: &str) -> Option<Rig> {

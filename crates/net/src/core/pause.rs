@@ -9,17 +9,30 @@ use std::task::{Poll, Waker};
 use super::{Core, TimerWaiter};
 use times::{Millis, Moment};
 
+use crate::offload::BlockingKind;
 use crate::source::Source;
 
 impl Core {
-    /// Runs a closure that may block on another thread and returns its result.
+    /// Runs a closure that computes for long, or may block, on another thread and returns its result.
     ///
     /// # Panics
     /// Panics in the calling task if the closure panicked.
     pub async fn offload<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        self.offload_as(BlockingKind::Work, job).await
+    }
+
+    /// Like [`Core::offload`], on the threads for calls of this kind.
+    ///
+    /// # Panics
+    /// See [`Core::offload`].
+    pub async fn offload_as<T: Send + 'static>(
+        &self,
+        kind: BlockingKind,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
         let slot = Arc::new(Mutex::new(OffloadedCall::Running(None)));
         let theirs = slot.clone();
-        self.0.pool.run(move || {
+        self.pool(kind).run(move || {
             let result = catch_unwind(AssertUnwindSafe(job)).ok();
             let mut slot = theirs.lock().unwrap_or_else(PoisonError::into_inner);
             let before = std::mem::replace(&mut *slot, OffloadedCall::Done(result));

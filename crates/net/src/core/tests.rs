@@ -27,7 +27,7 @@ impl Core {
 }
 
 fn core() -> Core {
-    Core::new(Clock::new(), OffloadPool::new(1)).unwrap()
+    Core::new(Clock::new(), OffloadPools::new(1)).unwrap()
 }
 
 /// Advances the clock and runs expired timers.

@@ -120,7 +120,7 @@ impl net::Service for Holding {
         let jobs = (0..net::Options::default().blocking_threads_max).map(|_| {
             let is_over = self.is_over.clone();
             let wait = move || drop(is_over.1.wait_while(is_over.0.lock().unwrap(), |is_over| !*is_over));
-            Box::pin(core.offload(wait))
+            Box::pin(core.offload_as(net::offload::BlockingKind::Spill, wait))
         });
         let mut jobs: Vec<_> = jobs.collect();
         poll_fn(|cx| {

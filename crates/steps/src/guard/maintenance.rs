@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use admission::maintenance::Maintenance;
 use engine::clients::proxies::peer_set;
 use http::{Fields, Name, Status};
+use net::offload::BlockingKind;
 use net::{Exchange, Fault, Page, PeerSet};
 use telemetry::rule_counters::RuleCounter;
 use times::{AtomicMoment, Millis};
@@ -90,7 +91,10 @@ impl MaintenanceRule {
         };
         if is_due && claim() {
             let file = file.clone();
-            let found = exchange.core().offload(move || std::fs::symlink_metadata(&file).map(drop)).await;
+            let found = exchange
+                .core()
+                .offload_as(BlockingKind::Files, move || std::fs::symlink_metadata(&file).map(drop))
+                .await;
             match found {
                 Ok(()) => shared.is_on.store(true, Ordering::Relaxed),
                 // Other errors say nothing about whether the file exists: the state is kept.

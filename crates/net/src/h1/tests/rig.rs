@@ -18,7 +18,7 @@ use crate::exchange::Exchange;
 use crate::fault::Fault;
 use crate::filters::DefaultLines;
 use crate::link::Link;
-use crate::offload::OffloadPool;
+use crate::offload::OffloadPools;
 use crate::options::{Limits, Timeouts};
 use crate::permit::{ConnectionLimit, ServingContext};
 use crate::proxy_header::AwaitingProxyHeader;
@@ -46,7 +46,7 @@ pub(super) struct Rig {
 
 impl Rig {
     pub(super) fn new(limits: Limits, timeouts: Timeouts) -> Rig {
-        let core = Core::new(Clock::new(), OffloadPool::new(1)).unwrap();
+        let core = Core::new(Clock::new(), OffloadPools::new(1)).unwrap();
         // Whole milliseconds, as tests set it.
         core.clock().set(core.now(), core.unix_s());
         let service = TestService::new();
