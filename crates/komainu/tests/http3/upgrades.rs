@@ -10,13 +10,27 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use crate::certified;
 use crate::h3_client::H3Client;
-use crate::hosted::kill;
+use crate::hosted::{is_alive, kill};
 use crate::line::Line;
+use crate::origin::{Origin, ok};
 use crate::requests::A;
 use crate::rig::{as_we_are, eventually, is_root, kinds};
 
+/// The body is sent later.
+const ONE_BYTE: (&str, &str) = ("content-length", "1");
+
 /// Starts a server of each kind: one process, and a supervisor with a server.
 fn start(kind: &str) -> Line {
+    start_with(kind, "respond = \"yes\"")
+}
+
+/// Like [`start`], for a server that answers when it has read the whole body.
+fn start_proxy(kind: &str) -> (Line, Origin) {
+    let origin = Origin::start(|_| ok("yes"));
+    (start_with(kind, &format!("proxy = \"{}\"", origin.url)), origin)
+}
+
+fn start_with(kind: &str, handler: &str) -> Line {
     let folder = certified::folder(&[("a.test", "ec")]);
     crate::certified::openssl(&folder, "chmod a+r a.test.key");
     let text = format!(
@@ -27,7 +41,7 @@ fn start(kind: &str) -> Line {
         hosts = ["a.test"]
         tls = {{ certificate = "a.test.pem", key = "a.test.key" }}
         [[site.route]]
-        respond = "yes"
+        {handler}
         "#
     );
     Line::start(folder, &text)
@@ -36,11 +50,11 @@ fn start(kind: &str) -> Line {
 #[test]
 fn request_that_runs_is_finished_by_the_old_server() {
     for kind in kinds() {
-        let mut line = start(kind);
+        let (mut line, _origin) = start_proxy(kind);
         let mut waiting = Vec::new();
         for _ in 0..3 {
             let mut client = H3Client::connect(line.rig.address, "a.test");
-            let id = client.open("POST", "/", &[A]);
+            let id = client.open("POST", "/", &[A, ONE_BYTE]);
             client.drive_for(Duration::from_millis(50));
             waiting.push((client, id));
             line.upgrade();
@@ -53,7 +67,7 @@ fn request_that_runs_is_finished_by_the_old_server() {
         // Packets of the first one pass through all successors, also from another address.
         for (mut client, id) in waiting {
             client.rebind();
-            client.push(id, b"", true);
+            client.push(id, b"x", true);
             let answer = client.finish(id);
             assert_eq!(
                 (answer.status, answer.text(), answer.is_whole),
@@ -61,6 +75,28 @@ fn request_that_runs_is_finished_by_the_old_server() {
                 "{kind}"
             );
         }
+        line.stop();
+    }
+}
+
+#[test]
+fn request_outlives_a_successor_without_connections() {
+    for kind in kinds() {
+        let (mut line, _origin) = start_proxy(kind);
+        let mut client = H3Client::connect(line.rig.address, "a.test");
+        let id = client.open("POST", "/", &[A, ONE_BYTE]);
+        client.drive_for(Duration::from_millis(50));
+        // The second server has nothing to finish when the third takes over.
+        let before = [line.upgrade(), line.upgrade()];
+        client.drive_for(Duration::from_secs(2));
+        client.push(id, b"x", true);
+        let answer = client.finish(id);
+        assert_eq!((answer.status, answer.is_whole), (200, true), "{kind}");
+        drop(client);
+        eventually("those before the third end", || {
+            let _ = line.rig.child.try_wait();
+            before.iter().all(|pid| !is_alive(*pid))
+        });
         line.stop();
     }
 }

@@ -181,6 +181,8 @@ pub(super) struct QuicEndpoint {
     pub(super) channel: Rc<Source>,
     /// Whether the process that has passed the socket on may still serve connections.
     pub(super) has_predecessor: Cell<bool>,
+    /// Tells when the process that has passed the socket on has ended.
+    pub(super) predecessor: Option<Rc<Source>>,
     pub(super) buffer: Cell<Vec<u8>>,
     clock: QuicClock,
 }
@@ -197,7 +199,9 @@ impl QuicEndpoint {
         let core = context.core.clone();
         let source = core.register(quic_socket.socket.fd())?;
         let channel = core.register(quic_socket.socket.successor())?;
-        let before = quic_socket.socket.predecessor().and_then(succession::read_announcement);
+        let predecessor = quic_socket.socket.predecessor();
+        let predecessor_end = predecessor.map(|channel| core.register(channel)).transpose()?;
+        let before = predecessor.and_then(succession::read_announcement);
         let generation = before.as_ref().map_or(0, |(generation, _)| generation.wrapping_add(1));
         let secret = acceptor.endpoint_secret(before.map(|(_, secret)| secret));
         succession::announce(quic_socket.socket.successor(), generation, &secret);
@@ -235,7 +239,8 @@ impl QuicEndpoint {
             generation,
             identifiers,
             channel,
-            has_predecessor: Cell::new(quic_socket.socket.predecessor().is_some()),
+            has_predecessor: Cell::new(predecessor.is_some()),
+            predecessor: predecessor_end,
             buffer: Cell::default(),
         })))
     }

@@ -18,7 +18,7 @@ use crate::h3::{RECEIVE_BUFFERS, TURN_BYTES_MAX, for_each_packet};
 use crate::memory::Pressure;
 use crate::permit::{ConnectionPermit, TurnedAway};
 use crate::service::{Engine, Service};
-use crate::source::{READ, Source};
+use crate::source::{GONE, READ};
 
 /// Handshakes in progress from which clients must prove their addresses first (RFC 9000 section 8.1.2).
 const HANDSHAKES_UNPROVEN_MAX: usize = 64;
@@ -73,6 +73,11 @@ impl QuicEndpoint {
                 }
             }
         }
+    }
+
+    /// Whether the process before this one may still serve connections: only this process can pass their packets on.
+    fn passes_on(&self) -> bool {
+        self.predecessor.as_ref().is_some_and(|end| end.ready() & GONE == 0)
     }
 
     /// Whether a packet is for this process. Passes those of connections of the predecessor on; those of a
@@ -192,19 +197,23 @@ pub(crate) async fn serve_socket<S: Service>(
         endpoint.receive_from_successor(&engine);
         let is_empty = !open.0.receives.get() || endpoint.receive(&engine, &mut buffers);
         endpoint.wake_connections();
-        if endpoint.is_closing(&context) && endpoint.connections() == 0 {
+        if endpoint.is_closing(&context) && endpoint.connections() == 0 && !endpoint.passes_on() {
             break;
         }
         if !is_empty {
             core.yield_now().await;
             continue;
         }
-        wait(&core, [&endpoint.source, &endpoint.channel, &open.0.source], open.0.receives.get()).await;
+        wait(&core, &endpoint, open.0.receives.get()).await;
     }
     core.unwatch(quic_socket.socket.fd());
     core.unwatch(quic_socket.socket.successor());
     core.deregister(&endpoint.source);
     core.deregister(&endpoint.channel);
+    if let Some((channel, source)) = quic_socket.socket.predecessor().zip(endpoint.predecessor.as_ref()) {
+        core.unwatch(channel);
+        core.deregister(source);
+    }
     drop(ended);
 }
 
@@ -217,9 +226,9 @@ impl Drop for EndpointEnd {
     }
 }
 
-/// Waits for packets, room in the socket, a timer, the successor, or a command.
-async fn wait(core: &Core, sources: [&Source; 3], receives: bool) {
-    let [socket, channel, commands] = sources;
+/// Waits for packets, room in the socket, a timer, the successor, the end of the predecessor, or a command.
+async fn wait(core: &Core, endpoint: &QuicEndpoint, receives: bool) {
+    let (socket, channel, commands) = (&endpoint.source, &endpoint.channel, &endpoint.open.0.source);
     let mut has_waited = false;
     std::future::poll_fn(|_| {
         let received = if receives { socket.ready() & READ } else { 0 };
@@ -228,7 +237,7 @@ async fn wait(core: &Core, sources: [&Source; 3], receives: bool) {
         if is_ready || std::mem::replace(&mut has_waited, true) {
             return std::task::Poll::Ready(());
         }
-        for source in sources {
+        for source in [socket, channel, commands].into_iter().chain(&endpoint.predecessor) {
             source.wait_read(core.current());
         }
         socket.wait_write(core.current());

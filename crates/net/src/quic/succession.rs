@@ -9,7 +9,8 @@
 //!             ◀──packets with identifiers of another generation──
 //! ```
 //!
-//! A chain of several successors works too: each passes on what is not its own.
+//! A chain of several successors works too: each passes on what is not its own, and stays until its predecessor has
+//! ended.
 
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
