@@ -508,6 +508,19 @@ const SERVER: &[ForeignDirective] = &[
         ],
         "the server does it by itself",
     ),
+    here(&["limit_conn"], "`connections_per_client` in `[[stream]]`").within("stream").ambiguous(),
+    not_there(
+        &[
+            "proxy_upload_rate",
+            "proxy_download_rate",
+            "proxy_half_close",
+            "proxy_session_drop",
+            "proxy_requests",
+        ],
+        "a stream has nothing like it",
+    )
+    .within("stream")
+    .see("streams", "streams.md"),
     not_needed(
         &["tcp_nodelay", "proxy_buffer_size", "preread_buffer_size", "proxy_socket_keepalive"],
         "the server does it for each stream by itself",
@@ -669,14 +682,14 @@ pub(crate) const TABLES: &[&[ForeignDirective]] =
     &[BLOCKS, FILES, RESPONSES, ACCESS, TLS, PROXY, CACHE, SERVER, MODULES, VARIABLES];
 
 pub(crate) const DIFFERENCES: &[&str] = &[
-    "Sites of servers that share an address answer at all addresses of each other; nginx has a set of servers for each address.",
+    "Where some servers of an address have TLS and others do not, sites with TLS alone redirect to `https` at addresses without it, and sites without TLS are refused at addresses with it; nginx has a default server for both.",
     "Paths with an encoded slash (`%2F`) are matched with it, and answered 400 by most routes (`encoded_slashes`); files and folders with a leading dot are not served \
      (`hidden` in `files`), except `/.well-known/`.",
     "Upstream servers always get X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host, X-Request-Id and Via (`forwarded` in `proxy`, \
      `request_ids`); what clients send in them is replaced unless `trusted_proxies` has them.",
     "A request that neither server answers may be refused with another status.",
     "Paths with a line feed (`%0A`) are 404 where a server has expressions.",
-    "Of files: a folder without a page is 404, also without a final slash; OPTIONS is answered 204, other methods than GET and HEAD 405 and, where `proxy` or `app` stands beside them, by that; \
+    "Of files: a folder without a page is 404, also without a final slash, or for what answers paths without a file (`fallback`, `proxy`, `app`, a front script); OPTIONS is answered 204, other methods than GET and HEAD 405 and, where `proxy` or `app` stands beside them, by that; \
      If-Modified-Since later than the change is answered 304; ranges that are close to each other are sent as one; listings say Vary: Accept; media types are \
      those of Komainu's list.",
     "Conditions of requests (If-Match, If-None-Match) count for files, not for fixed responses. A target with a fragment is answered \

@@ -1,10 +1,13 @@
 //! Translation of `server` blocks: addresses, names, certificates and error pages.
 
+use std::path::Path;
+
 use super::scope::Scope;
 use super::translation::Translation;
 use super::tree::{NginxDirective, unique};
 use crate::draft::{SiteDraft, TomlItem, TomlSection};
 use crate::expressions::{escape_literal, path_expression, path_matches, widen_expression};
+use crate::findings::EntryIndex;
 use crate::paths::hosts_from_regex;
 use crate::regex_tokens::{RegexToken, regex_tokens};
 
@@ -18,6 +21,20 @@ pub(crate) struct ListenAddress {
     pub(crate) tls: bool,
     pub(crate) proxy_protocol: bool,
     pub(crate) is_default: bool,
+    /// The `listen` that names it; the server's block for the address of a server without `listen`.
+    pub(crate) entry: EntryIndex,
+    pub(crate) reach: AddressReach,
+}
+
+/// Connections to an address that nginx gives to a server. They are fewer than all where other servers listen on a more
+/// specific address with the same port: Komainu has one socket for both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AddressReach {
+    All,
+    /// All but those to loopback addresses.
+    ExceptLoopback,
+    /// Some, which Komainu cannot tell from others: the site is closed.
+    Some,
 }
 
 /// A `server` block.
@@ -29,8 +46,6 @@ pub(crate) struct NginxServer<'d> {
     pub(crate) hosts: Vec<String>,
     /// Regular expressions that match few hosts, with those hosts, which are among `hosts`.
     pub(crate) hosts_by_expression: Vec<(String, Vec<String>)>,
-    /// Whether clients would reach the server at addresses on which it does not listen.
-    pub(crate) reaches_other_addresses: bool,
     /// Patterns of its other names, for the field `Host`.
     pub(crate) expressions: Vec<HostExpression>,
 }
@@ -76,6 +91,16 @@ impl<'d> NginxServer<'d> {
 
     pub(crate) fn has_plain_address(&self) -> bool {
         self.addresses.iter().any(|address| !address.tls)
+    }
+
+    /// The address with this text, if the server listens on it.
+    pub(crate) fn address(&self, text: &str) -> Option<&ListenAddress> {
+        self.addresses.iter().find(|address| address.text == text)
+    }
+
+    /// Whether the server rejects TLS handshakes.
+    pub(crate) fn rejects_handshakes(&self) -> bool {
+        self.scope.effective("ssl_reject_handshake").is_some_and(|one| one.first_arg() == "on")
     }
 
     /// Returns the `return`, possibly in an `if` written by certbot, that redirects every request to the same
@@ -151,6 +176,8 @@ impl<'d> Translation<'d> {
                 tls: false,
                 proxy_protocol: false,
                 is_default: false,
+                entry: block.entry,
+                reach: AddressReach::All,
             });
         }
         addresses.iter_mut().for_each(|address| address.tls |= old_ssl);
@@ -170,7 +197,6 @@ impl<'d> Translation<'d> {
             block,
             scope,
             addresses,
-            reaches_other_addresses: false,
             hosts: unique(hosts),
             hosts_by_expression: named_by_expression,
             expressions,
@@ -282,6 +308,8 @@ impl<'d> Translation<'d> {
             tls: has("ssl") || has("quic"),
             proxy_protocol: has("proxy_protocol"),
             is_default: has("default_server") || has("default"),
+            entry: directive.entry,
+            reach: AddressReach::All,
         })
     }
 
@@ -304,6 +332,14 @@ impl<'d> Translation<'d> {
             if self.take(scope, "ssl_reject_handshake").is_some() {
                 site.section.set("tls", TomlItem::Flag(false));
             }
+            return;
+        }
+        if self.take(scope, "ssl_reject_handshake").is_some() && server.rejects_handshakes() {
+            certificates
+                .iter()
+                .chain(&keys)
+                .for_each(|one| self.not_needed(one, "no handshake of its server succeeds"));
+            site.section.set("tls", TomlItem::Flag(false));
             return;
         }
         let names = |all: &[&NginxDirective]| {
@@ -382,17 +418,26 @@ impl<'d> Translation<'d> {
             {
                 self.ledger.mark_different(
                     one.entry,
-                    "an error page is a file, never a script: what is not a file is for the front script of `php`, which answers 404 by itself",
+                    "an error page is a file, never a script: paths without a file are for the front script of `php`, which answers 404 by itself",
                 );
                 continue;
             }
             let Some(folder) = self.error_page_folder(scope, target) else {
                 self.ledger.mark_impossible(
                     one.entry,
-                    "where its file is depends on the request: write `error_pages`",
+                    "the folder of its file depends on the request: write `error_pages`",
                 );
                 continue;
             };
+            // On another machine than that of nginx, nothing is known of its files.
+            let file = format!("{folder}{target}");
+            if Path::new(&folder).is_dir() && !Path::new(&file).is_file() {
+                self.ledger.mark_different(
+                    one.entry,
+                    format!("there is no file {file}, so it is left out: the page is that of Komainu, and the status stays"),
+                );
+                continue;
+            }
             for code in codes {
                 section.set_in("error_pages", code, TomlItem::Text(format!("{folder}{target}")));
             }

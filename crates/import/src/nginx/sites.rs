@@ -1,8 +1,8 @@
 //! Translation of servers to sites: the default site, and servers that only redirect to `https`.
 
-use super::host_conflicts::{contested_hosts, share_address};
+use super::host_conflicts::{contested_hosts, default_server_at, loopback_networks, share_address};
 use super::listen::{merge_addresses, write_listen};
-use super::server::{HostExpression, ListenAddress, NginxServer};
+use super::server::{AddressReach, HostExpression, ListenAddress, NginxServer};
 use super::translation::Translation;
 use super::tree::NginxDirective;
 use crate::conditions::{RouteCondition, close_route};
@@ -13,7 +13,8 @@ impl<'d> Translation<'d> {
     pub(crate) fn write_sites(&self, blocks: Vec<&'d NginxDirective>, draft: &mut ConfigDraft) {
         let mut servers: Vec<NginxServer<'d>> =
             blocks.into_iter().map(|block| self.read_server(block)).collect();
-        self.widen_addresses(&mut servers);
+        Self::unite_parameters(&mut servers);
+        self.merge_overlapping_addresses(&mut servers);
         self.remove_contested_hosts(&mut servers);
         let groups = server_groups(&servers);
         // The addresses of most servers are written at the top level; the sites of the others have their own.
@@ -29,7 +30,8 @@ impl<'d> Translation<'d> {
                 (0..servers.len()).filter(is_own).map(|at| (at, &servers[at])).collect();
             let all: Vec<&NginxServer<'d>> = own.iter().map(|(_, server)| *server).collect();
             let addresses = merge_addresses(all.iter().flat_map(|server| &server.addresses));
-            if Some(group) == main && !addresses_select_server(&all) {
+            let is_by_address = address_selects_server(&all);
+            if Some(group) == main && !is_by_address {
                 write_listen(&addresses, clear_http2, &mut draft.top);
             }
             let merges = self.must_merge_slashes(&all);
@@ -41,7 +43,7 @@ impl<'d> Translation<'d> {
                 }
                 match listens {
                     Some(listens) => write_listen(&listens, clear_http2, &mut site.section),
-                    None if Some(group) != main => {
+                    None if Some(group) != main || is_by_address => {
                         let texts = servers[at].addresses.iter().map(|address| address.text.as_str());
                         let texts: Vec<&str> = texts.collect();
                         let here = addresses.iter().filter(|address| texts.contains(&address.text.as_str()));
@@ -61,9 +63,10 @@ impl<'d> Translation<'d> {
     fn must_merge_slashes(&self, all: &[&NginxServer<'d>]) -> bool {
         let addresses = all.iter().flat_map(|server| &server.addresses);
         let merges = addresses.into_iter().any(|address| merges_at(all, &address.text));
+        let is_by_address = address_selects_server(all);
         for server in all {
             let is_own = |address: &ListenAddress| {
-                if addresses_select_server(all) {
+                if is_by_address {
                     merges_at(all, &address.text) == merges_slashes(server)
                 } else {
                     merges == merges_slashes(server)
@@ -88,38 +91,41 @@ impl<'d> Translation<'d> {
 
     /// Returns the sites of servers that share addresses.
     fn build_sites(&self, own: &[(usize, &NginxServer<'d>)], all: &[&NginxServer<'d>]) -> Vec<ServerSite> {
-        if addresses_select_server(all) {
+        own.iter().for_each(|(_, server)| self.report_rejected_handshakes(server));
+        if address_selects_server(all) {
             return self.build_sites_by_address(own);
         }
         let is_kept = |(_, server): &&(usize, &NginxServer<'d>)| {
-            !self.is_redundant_redirect(server, all) && !self.rejects_unknown_hosts(server)
+            let is_redundant = is_redundant_redirect(server, all);
+            if is_redundant {
+                self.report_redundant_redirect(server);
+            }
+            !is_redundant && !is_only_rejecting(server)
         };
         let kept: Vec<(usize, &NginxServer<'d>)> = own.iter().filter(is_kept).copied().collect();
         let kept_servers: Vec<&NginxServer<'d>> = kept.iter().map(|(_, server)| *server).collect();
-        let rejects_others = all.iter().any(|server| {
-            rejects_handshakes(server) && server.addresses.iter().any(|address| address.is_default)
-        });
-        let default = default_server(&kept_servers).filter(|_| !rejects_others);
+        let default = default_server(&kept_servers).filter(|_| !rejects_unknown_hosts(all));
         let has_tls = all.iter().any(|server| server.has_tls_address());
         // Of two servers with the same host, the one that only redirects to the other is dropped.
         let mut order: Vec<usize> = (0..kept.len()).collect();
         order.sort_by_key(|&at| kept_servers[at].any_https_redirect().is_some());
         let mut sites: Vec<ServerSite> = Vec::new();
         let mut taken: Vec<String> = Vec::new();
-        let mut by_expression = self.expression_routes(&kept_servers, default);
+        let mut by_expression = self.expression_routes(&kept_servers, default, None);
         for at in order {
             let (place, server) = kept[at];
             let mut site = SiteDraft::default();
             let is_default = Some(at) == default;
             let contested = if is_default { contested_hosts(server, &kept_servers) } else { Vec::new() };
-            if let Some(site) = self.build_contested_site(server, has_tls, contested, &taken) {
+            let at = (server, server.addresses.as_slice());
+            if let Some(site) = self.build_contested_site(at, has_tls, contested, &taken) {
                 sites.push(ServerSite { server: place, site, addresses: None });
             }
             if !self.write_hosts(server, is_default, &mut taken, &mut site) {
                 continue;
             }
             let own = if is_default { std::mem::take(&mut by_expression) } else { Vec::new() };
-            self.write_site(server, has_tls, own, &mut site);
+            self.write_site((server, &server.addresses), has_tls, own, &mut site);
             sites.push(ServerSite { server: place, site, addresses: None });
         }
         if let (false, Some((server, _))) = (by_expression.is_empty(), kept.first()) {
@@ -134,7 +140,7 @@ impl<'d> Translation<'d> {
     /// follows, with the same routes.
     fn build_contested_site(
         &self,
-        server: &NginxServer<'d>,
+        at: (&NginxServer<'d>, &[ListenAddress]),
         has_tls: bool,
         contested: Vec<String>,
         taken: &[String],
@@ -147,26 +153,28 @@ impl<'d> Translation<'d> {
         let hosts = TomlItem::List(hosts.into_iter().map(TomlItem::Text).collect());
         site.section.set("hosts", hosts);
         site.section.comment("The default server, for its names that other servers' names match too.");
-        self.write_site(server, has_tls, Vec::new(), &mut site);
+        self.write_site(at, has_tls, Vec::new(), &mut site);
         Some(site)
     }
 
-    /// Writes a site; `first` are routes that precede its own.
+    /// Writes the site of a server for some of its addresses; `first` are routes that precede its own.
     fn write_site(
         &self,
-        server: &NginxServer<'d>,
+        (server, addresses): (&NginxServer<'d>, &[ListenAddress]),
         has_tls: bool,
         first: Vec<TomlSection>,
         site: &mut SiteDraft,
     ) {
+        let speaks_tls = addresses.iter().any(|address| address.tls);
         self.write_tls(server, site);
-        if has_tls && !server.has_tls_address() {
+        if has_tls && !speaks_tls {
             // Otherwise the site would get a certificate and redirect to `https`, because an address uses
             // TLS.
             site.section.set("tls", TomlItem::Flag(false));
         }
-        let answers_plainly =
-            server.has_tls_address() && server.has_plain_address() && site.section.get("tls").is_some();
+        let answers_plainly = speaks_tls
+            && addresses.iter().any(|address| !address.tls)
+            && matches!(site.section.get("tls"), Some(TomlItem::Table(_)));
         if answers_plainly {
             site.section.set("redirect_https", TomlItem::Flag(false));
         }
@@ -176,66 +184,50 @@ impl<'d> Translation<'d> {
         site.routes = first;
         site.routes.extend(self.server_routes(&server.scope, server.block.entry));
         self.add_manual_comments(server.scope.innermost(), &mut site.section);
-        if server.reaches_other_addresses {
-            let listen =
-                server.scope.innermost_last("listen").and_then(|one| self.ledger.manual_comment(one.entry));
-            site.close(listen.unwrap_or_default());
+        if let Some(address) = addresses.iter().find(|address| address.reach != AddressReach::All) {
+            let listen = self.ledger.manual_comment(address.entry).unwrap_or_default();
+            if address.reach == AddressReach::Some {
+                site.close(listen);
+            } else {
+                let mut route = TomlSection::default();
+                route.set("client", loopback_networks(address));
+                route.close(listen);
+                site.routes.insert(0, route);
+            }
         }
     }
 
     /// Returns the sites of servers that share some but not all of their addresses: each site has its own
     /// addresses, and may be the default of some of them.
     fn build_sites_by_address(&self, own: &[(usize, &NginxServer<'d>)]) -> Vec<ServerSite> {
+        let has_tls = own.iter().any(|(_, server)| server.has_tls_address());
         let mut sites: Vec<ServerSite> = Vec::new();
         let mut taken: Vec<(String, String)> = Vec::new();
-        let names =
-            |server: &NginxServer<'d>, text: &str| server.addresses.iter().any(|one| one.text == text);
         for (at, (place, server)) in own.iter().enumerate() {
-            // Addresses with the same hosts and treatment of slashes; `None` for those of which the server is
-            // the default.
-            let mut kinds: Vec<(Option<Vec<String>>, bool, Vec<ListenAddress>)> = Vec::new();
-            for address in &server.addresses {
-                let there: Vec<usize> =
-                    (0..own.len()).filter(|other| names(own[*other].1, &address.text)).collect();
-                let all: Vec<&NginxServer<'d>> = there.iter().map(|other| own[*other].1).collect();
-                let is_default =
-                    default_server_at(&all, &address.text).is_some_and(|found| there[found] == at);
-                let hosts = (!is_default).then(|| {
-                    let is_free = |host: &&String| !taken.contains(&(address.text.clone(), (*host).clone()));
-                    server.hosts.iter().filter(is_free).cloned().collect::<Vec<String>>()
-                });
-                let merges = merges_at(&all, &address.text);
-                let is_kind = |known: &Option<Vec<String>>, merged: bool| {
-                    *known == hosts && hosts.is_some() && merged == merges
-                };
-                match kinds.iter_mut().find(|(known, merged, _)| is_kind(known, *merged)) {
-                    Some((.., addresses)) => addresses.push(address.clone()),
-                    None => kinds.push((hosts, merges, vec![address.clone()])),
-                }
-            }
-            for (hosts, _, addresses) in kinds {
+            let all: Vec<&NginxServer<'d>> = own.iter().map(|(_, server)| *server).collect();
+            for kind in address_kinds(&all, at, &taken) {
+                let AddressKind { hosts, servers, addresses, .. } = kind;
                 let mut site = SiteDraft::default();
                 let mut first = Vec::new();
+                let here = (*server, addresses.as_slice());
                 match &hosts {
                     Some(hosts) if hosts.is_empty() => {
-                        self.ledger.mark_different(server.block.entry, NOT_DEFAULT_REMARK);
+                        if !is_only_rejecting(server) {
+                            self.ledger.mark_different(server.block.entry, NOT_DEFAULT_REMARK);
+                        }
                         continue;
                     }
                     Some(hosts) => site
                         .section
                         .set("hosts", TomlItem::List(hosts.iter().cloned().map(TomlItem::Text).collect())),
                     None => {
-                        let all: Vec<&NginxServer<'d>> = own
-                            .iter()
-                            .map(|(_, other)| *other)
-                            .filter(|other| names(other, &addresses[0].text))
-                            .collect();
-                        let default = all.iter().position(|other| other.block.entry == server.block.entry);
-                        first = self.expression_routes(&all, default);
+                        let there: Vec<&NginxServer<'d>> = servers.iter().map(|other| all[*other]).collect();
+                        let default = servers.iter().position(|other| *other == at);
+                        first = self.expression_routes(&there, default, Some(&addresses[0].text));
                         let is_free =
                             |host: &String| !taken.contains(&(addresses[0].text.clone(), host.clone()));
-                        let contested = contested_hosts(server, &all).into_iter().filter(is_free).collect();
-                        let site = self.build_contested_site(server, false, contested, &[]);
+                        let contested = contested_hosts(server, &there).into_iter().filter(is_free).collect();
+                        let site = self.build_contested_site(here, has_tls, contested, &[]);
                         sites.extend(site.map(|site| ServerSite {
                             server: *place,
                             site,
@@ -246,7 +238,7 @@ impl<'d> Translation<'d> {
                 for address in &addresses {
                     taken.extend(server.hosts.iter().map(|host| (address.text.clone(), host.clone())));
                 }
-                self.write_site(server, false, first, &mut site);
+                self.write_site(here, has_tls, first, &mut site);
                 sites.push(ServerSite { server: *place, site, addresses: Some(addresses) });
             }
         }
@@ -255,7 +247,17 @@ impl<'d> Translation<'d> {
 
     /// Returns the routes of servers whose names cannot be written as `hosts`. They come first in the default
     /// site, as nginx tries regular expressions after all other names.
-    fn expression_routes(&self, servers: &[&NginxServer<'d>], default: Option<usize>) -> Vec<TomlSection> {
+    /// `address` is the one that they share, if the site is for one address.
+    fn expression_routes(
+        &self,
+        servers: &[&NginxServer<'d>],
+        default: Option<usize>,
+        address: Option<&str>,
+    ) -> Vec<TomlSection> {
+        let reach = |at: usize| {
+            let known = address.and_then(|text| servers[at].address(text));
+            known.filter(|address| address.reach != AddressReach::All).map(|address| address.entry)
+        };
         let mut all: Vec<(usize, usize, &HostExpression)> = Vec::new();
         for (at, server) in servers.iter().enumerate() {
             all.extend(server.expressions.iter().map(|one| (one.rank, at, one)));
@@ -270,24 +272,26 @@ impl<'d> Translation<'d> {
                 continue;
             }
             let condition = if of_default.is_empty() { condition } else { condition.excluding(&of_default) };
-            let mut own = if one.matches_too_much {
+            let lost = match reach(at) {
+                None if one.matches_too_much => servers[at].scope.innermost_last("server_name"),
+                None if servers[at].rejects_handshakes() => {
+                    servers[at].scope.effective("ssl_reject_handshake")
+                }
+                _ => None,
+            };
+            let lost = reach(at).or(lost.map(|one| one.entry));
+            let mut own = if lost.is_some() {
                 Vec::new()
             } else {
                 self.server_routes(&servers[at].scope, servers[at].block.entry)
             };
             // Requests without a route must not reach the default server.
             let mut last = TomlSection::default();
-            if one.matches_too_much {
-                close_route(
-                    &mut last,
-                    servers[at]
-                        .scope
-                        .innermost_last("server_name")
-                        .and_then(|one| self.ledger.manual_comment(one.entry))
-                        .unwrap_or_default(),
-                )
-            } else {
-                last.set("respond", TomlItem::Number(404))
+            match lost {
+                Some(entry) => {
+                    close_route(&mut last, self.ledger.manual_comment(entry).unwrap_or_default());
+                }
+                None => last.set("respond", TomlItem::Number(404)),
             }
             own.extend(self.finish_routes(vec![last], &servers[at].scope));
             own.iter_mut().for_each(|route| condition.write(route));
@@ -367,33 +371,39 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Whether a server only redirects to `https`, which sites with TLS do automatically.
-    fn is_redundant_redirect(&self, server: &NginxServer<'d>, all: &[&NginxServer<'d>]) -> bool {
-        let Some(redirect) = server.same_site_https_redirect() else { return false };
-        let covers =
-            |host: &String| all.iter().any(|other| other.has_tls_address() && other.hosts.contains(host));
-        if server.hosts.is_empty() || !server.hosts.iter().all(covers) {
-            return false;
+    fn report_redundant_redirect(&self, server: &NginxServer<'d>) {
+        if let Some(redirect) = server.same_site_https_redirect() {
+            self.ledger.mark_different(
+                redirect.entry,
+                "the site with `tls` redirects by itself (`redirect_https`), with 308 in place of 301",
+            );
         }
-        self.ledger.mark_different(
-            redirect.entry,
-            "the site with `tls` redirects by itself (`redirect_https`), with 308 in place of 301",
-        );
         self.report_redundant(server.block.block_directives());
-        true
     }
 
-    /// Whether a server rejects the handshakes of all unknown hosts. Such a server gets no site: Komainu
-    /// answers hosts without a site with 404 or 421.
-    fn rejects_unknown_hosts(&self, server: &NginxServer<'d>) -> bool {
-        let rejects = server.scope.innermost_last("ssl_reject_handshake");
-        let Some(rejects) = rejects.filter(|_| rejects_handshakes(server)) else { return false };
-        self.ledger.mark_different(
-            rejects.entry,
-            "a host that no site has gets no certificate of its own, and 404 or 421",
-        );
-        self.report_rejecting(server.block.block_directives());
-        true
+    /// Reports `ssl_reject_handshake`. A server without another task gets no site.
+    fn report_rejected_handshakes(&self, server: &NginxServer<'d>) {
+        let rejects = server.scope.effective("ssl_reject_handshake");
+        let Some(rejects) = rejects.filter(|_| server.rejects_handshakes() && server.has_tls_address())
+        else {
+            return;
+        };
+        if !server.expressions.is_empty() {
+            self.ledger.mark_impossible(
+                rejects.entry,
+                "handshakes of hosts that an expression names have the certificate of the default site: their requests are refused (403)",
+            );
+        } else if server.hosts.is_empty() {
+            self.ledger.mark_different(
+                rejects.entry,
+                "a host that no site has gets no certificate of its own, and 404 or 421",
+            );
+        } else {
+            self.count_taken(rejects);
+        }
+        if is_only_rejecting(server) {
+            self.report_rejecting(server.block.block_directives());
+        }
     }
 
     fn report_rejecting(&self, block: &[NginxDirective]) {
@@ -415,7 +425,7 @@ impl<'d> Translation<'d> {
             } else if one.name == "return" {
                 self.ledger.mark_different(
                     one.entry,
-                    "hosts that this server does not name are for the default site",
+                    "the default site answers for hosts that this server does not name",
                 );
             } else if !self.ledger.is_marked(one.entry) {
                 self.not_needed(one, "the site with `tls` redirects by itself; certificates are obtained without files (`tls = \"auto\"`)");
@@ -462,11 +472,30 @@ fn server_groups(servers: &[NginxServer<'_>]) -> Vec<usize> {
     groups
 }
 
-/// Whether a server rejects all handshakes.
-fn rejects_handshakes(server: &NginxServer<'_>) -> bool {
-    let rejects =
-        server.scope.innermost_last("ssl_reject_handshake").is_some_and(|one| one.first_arg() == "on");
-    rejects && !server.has_plain_address()
+/// Whether a server only redirects to `https`, which sites with TLS do automatically.
+fn is_redundant_redirect(server: &NginxServer<'_>, all: &[&NginxServer<'_>]) -> bool {
+    let covers =
+        |host: &String| all.iter().any(|other| other.has_tls_address() && other.hosts.contains(host));
+    server.same_site_https_redirect().is_some() && !server.hosts.is_empty() && server.hosts.iter().all(covers)
+}
+
+/// Whether a server does nothing but reject the handshakes of hosts that no other server names: Komainu does so where an
+/// address has no default site.
+fn is_only_rejecting(server: &NginxServer<'_>) -> bool {
+    server.rejects_handshakes()
+        && !server.has_plain_address()
+        && server.hosts.is_empty()
+        && server.expressions.is_empty()
+}
+
+/// Whether handshakes of hosts that no server names are rejected at an address with TLS alone.
+fn rejects_unknown_hosts(all: &[&NginxServer<'_>]) -> bool {
+    let rejects = |address: &ListenAddress| {
+        let default = default_server_at(all, &address.text).map(|at| all[at]);
+        default.is_some_and(|server| server.rejects_handshakes() && !server.has_plain_address())
+    };
+    let mut addresses = all.iter().flat_map(|server| &server.addresses).filter(|address| address.tls);
+    addresses.any(rejects)
 }
 
 /// A site, the index of its server, and its addresses; `None` if it has those of the top level.
@@ -476,30 +505,94 @@ struct ServerSite {
     addresses: Option<Vec<ListenAddress>>,
 }
 
-/// Whether servers without TLS share some of their addresses but not all, so that the address determines the
-/// server.
-fn addresses_select_server(all: &[&NginxServer<'_>]) -> bool {
-    let texts = |server: &NginxServer<'_>| {
-        let mut texts: Vec<String> = server.addresses.iter().map(|address| address.text.clone()).collect();
-        texts.sort();
-        texts.dedup();
-        texts
-    };
-    // A wildcard address and a specific one with the same port cannot be separate sockets.
-    let overlaps = |text: &str| {
-        let port = text.rsplit(':').next();
-        let others = all.iter().flat_map(|server| &server.addresses).filter(|other| other.text != text);
-        others.into_iter().any(|other| other.text.rsplit(':').next() == port)
-    };
-    let default = |text: &str| default_server_at(all, text);
-    let shared = all.iter().flat_map(|server| &server.addresses).map(|address| default(&address.text));
-    let defaults: Vec<Option<usize>> = shared.collect();
-    let differ = all.iter().any(|server| texts(server) != texts(all[0]))
-        || defaults.iter().any(|default| *default != defaults[0]);
-    differ
-        && all.iter().all(|server| {
-            !server.has_tls_address() && server.addresses.iter().all(|address| !overlaps(&address.text))
-        })
+/// Addresses at which a server answers in the same way.
+struct AddressKind {
+    /// The hosts for which it answers; `None` where it is the default server.
+    hosts: Option<Vec<String>>,
+    /// Whether slashes are merged.
+    merges: bool,
+    reach: AddressReach,
+    /// The servers that listen there.
+    servers: Vec<usize>,
+    addresses: Vec<ListenAddress>,
+}
+
+/// Returns the addresses of a server, by what it does there. `taken` are addresses with hosts for which servers before it
+/// answer.
+fn address_kinds(all: &[&NginxServer<'_>], at: usize, taken: &[(String, String)]) -> Vec<AddressKind> {
+    let server = all[at];
+    let mut kinds: Vec<AddressKind> = Vec::new();
+    for address in &server.addresses {
+        let servers: Vec<usize> =
+            (0..all.len()).filter(|other| all[*other].address(&address.text).is_some()).collect();
+        // Where the default server rejects handshakes, there is no default site.
+        let is_default = default_server_at(all, &address.text) == Some(at)
+            && !(address.tls && server.rejects_handshakes());
+        let hosts = (!is_default).then(|| {
+            let is_free = |host: &&String| !taken.contains(&(address.text.clone(), (*host).clone()));
+            server.hosts.iter().filter(is_free).cloned().collect::<Vec<String>>()
+        });
+        let merges = merges_at(all, &address.text);
+        let is_same = |known: &&mut AddressKind| {
+            known.hosts == hosts
+                && known.merges == merges
+                && known.reach == address.reach
+                && (hosts.is_some() || known.servers == servers)
+        };
+        match kinds.iter_mut().find(is_same) {
+            Some(known) => known.addresses.push(address.clone()),
+            None => kinds.push(AddressKind {
+                hosts,
+                merges,
+                reach: address.reach,
+                servers,
+                addresses: vec![address.clone()],
+            }),
+        }
+    }
+    kinds
+}
+
+/// Whether each address needs sites of its own, because servers that share some of their addresses would answer at others
+/// too.
+fn address_selects_server(all: &[&NginxServer<'_>]) -> bool {
+    let addresses = || all.iter().flat_map(|server| &server.addresses);
+    if addresses().any(|address| address.reach != AddressReach::All) {
+        return true;
+    }
+    if !all.iter().any(|server| server.has_tls_address()) {
+        let texts = |server: &NginxServer<'_>| {
+            let mut texts: Vec<String> =
+                server.addresses.iter().map(|address| address.text.clone()).collect();
+            texts.sort();
+            texts.dedup();
+            texts
+        };
+        let defaults: Vec<Option<usize>> =
+            addresses().map(|address| default_server_at(all, &address.text)).collect();
+        return all.iter().any(|server| texts(server) != texts(all[0]))
+            || defaults.iter().any(|default| *default != defaults[0]);
+    }
+    // Sites with TLS redirect from addresses without, and sites without TLS answer at no address with it.
+    let is_kept =
+        |server: &&&NginxServer<'_>| !is_redundant_redirect(server, all) && !is_only_rejecting(server);
+    let kept: Vec<&NginxServer<'_>> = all.iter().filter(is_kept).copied().collect();
+    let default = default_server(&kept).filter(|_| !rejects_unknown_hosts(all)).map(|at| kept[at]);
+    let is_same = |one: &NginxServer<'_>, other: &NginxServer<'_>| one.block.entry == other.block.entry;
+    addresses().any(|address| {
+        let answers = |server: &NginxServer<'_>| match address.tls {
+            true => server.has_tls_address() && !server.rejects_handshakes(),
+            false => server.has_plain_address(),
+        };
+        let is_elsewhere = |server: &&NginxServer<'_>| {
+            server.address(&address.text).is_none() && server.any_https_redirect().is_none()
+        };
+        let other_default = default.filter(|server| {
+            default_server_at(all, &address.text).is_some_and(|here| !is_same(all[here], server))
+        });
+        kept.iter().filter(|server| is_elsewhere(server)).any(|server| answers(server))
+            || other_default.is_some_and(|server| answers(server) && server.any_https_redirect().is_none())
+    })
 }
 
 /// Whether a server merges slashes.
@@ -511,15 +604,6 @@ fn merges_slashes(server: &NginxServer<'_>) -> bool {
 /// server of the address decides.
 fn merges_at(servers: &[&NginxServer<'_>], text: &str) -> bool {
     default_server_at(servers, text).is_none_or(|at| merges_slashes(servers[at]))
-}
-
-/// Returns the default server of an address.
-fn default_server_at(servers: &[&NginxServer<'_>], text: &str) -> Option<usize> {
-    let named = |server: &NginxServer<'_>, is_flagged: bool| {
-        server.addresses.iter().any(|address| address.text == text && (address.is_default || !is_flagged))
-    };
-    let flagged = servers.iter().position(|server| named(server, true));
-    flagged.or_else(|| servers.iter().position(|server| named(server, false)))
 }
 
 /// Returns the server for all other hosts: the default of an address, preferably one that names no host and

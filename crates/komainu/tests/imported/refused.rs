@@ -2,7 +2,7 @@
 //! refused here, and marked requests get the same status.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -49,6 +49,12 @@ fn host() -> Ipv4Addr {
     Ipv4Addr::new(127, 64 + (id >> 16) as u8 % 64, (id >> 8) as u8, id as u8)
 }
 
+/// Another address of this process.
+fn other_host() -> Ipv4Addr {
+    let [first, second, third, fourth] = host().octets();
+    Ipv4Addr::new(first, second + 64, third, fourth)
+}
+
 /// A port of [`host`] that no other case gets.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
@@ -69,9 +75,29 @@ fn await_start(server: &mut RunningServer, port: u16, what: &str) -> Result<(), 
     Err(format!("{what} does not listen"))
 }
 
-/// Returns the status of a request written as `METHOD TARGET|Field: value|…`; the defaults are GET and `Host:
-/// h`. 0 stands for a connection that ends without a response.
+/// Returns the status of a request over TLS, which curl sends.
+fn tls_status(address: IpAddr, port: u16, request: &str) -> Result<u16, String> {
+    let (target, host) = request.split_once("|Host: ").unwrap_or((request, "h"));
+    let mut command = Command::new("curl");
+    command.args(["-sk", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "60", "--resolve"]);
+    command.args([format!("{host}:{port}:{address}"), format!("https://{host}:{port}{target}")]);
+    let output = command.output().map_err(|error| format!("curl: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.parse().map_err(|_| format!("port {port}, {request}: curl wrote {text:?}"))
+}
+
+/// Returns the status of a request written as `[tls ][@ADDRESS ][METHOD ]TARGET|Field: value|…`; the defaults are the
+/// address of the case, GET and `Host: h`. 0 stands for a connection that ends without a response.
 fn status(port: u16, request: &str) -> Result<u16, String> {
+    let (request, is_tls) = request.strip_prefix("tls ").map_or((request, false), |rest| (rest, true));
+    let (address, request) = match request.strip_prefix('@').and_then(|rest| rest.split_once(' ')) {
+        Some(("OTHER", request)) => (IpAddr::V4(other_host()), request),
+        Some((address, request)) => (address.parse().unwrap(), request),
+        None => (IpAddr::V4(host()), request),
+    };
+    if is_tls {
+        return tls_status(address, port, request);
+    }
     let mut parts = request.split('|');
     let first = parts.next().unwrap();
     let (method, target) = first.split_once(' ').unwrap_or(("GET", first));
@@ -85,7 +111,7 @@ fn status(port: u16, request: &str) -> Result<u16, String> {
         head.push_str("Content-Length: 0\r\n");
     }
     head.push_str("Connection: close\r\n\r\n");
-    let connected = TcpStream::connect(SocketAddr::from((host(), port)));
+    let connected = TcpStream::connect(SocketAddr::from((address, port)));
     let mut stream = connected.map_err(|error| format!("port {port}, {request}: {error}"))?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(head.as_bytes()).unwrap();
@@ -101,8 +127,14 @@ fn status(port: u16, request: &str) -> Result<u16, String> {
 fn written(folder: &Path, case: &RefusedCase, port: u16) -> PathBuf {
     let own = folder.display();
     let address = format!("{}:{port}", host());
-    let servers =
-        case.servers.replace("LISTEN", &format!("listen {address};")).replace("OWN_ADDRESS", &address);
+    let certificate = format!("ssl_certificate {own}/cert.pem; ssl_certificate_key {own}/key.pem;");
+    let servers = case
+        .servers
+        .replace("LISTEN", &format!("listen {address};"))
+        .replace("OWN_ADDRESS", &address)
+        .replace("OTHER_ADDRESS", &format!("{}:{port}", other_host()))
+        .replace("PORT", &port.to_string())
+        .replace("CERTIFICATE", &certificate);
     let text = format!(
         r"daemon off;
 master_process off;
@@ -166,6 +198,8 @@ fn faults(folder: &Path, case: &RefusedCase) -> Result<Vec<String>, String> {
 fn requests_refused_by_nginx_are_refused_after_import() {
     let filter = std::env::var("KOMAINU_CASE").unwrap_or_default();
     let cases: Vec<RefusedCase> = cases().into_iter().filter(|case| case.name.contains(&filter)).collect();
+    let certificate = rcgen::generate_simple_self_signed(["h".to_owned()]).unwrap();
+    let key = |one: &rcgen::CertifiedKey<rcgen::KeyPair>| one.signing_key.serialize_pem();
     let next = Mutex::new(cases.iter().enumerate());
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -178,6 +212,11 @@ fn requests_refused_by_nginx_are_refused_after_import() {
                     std::fs::create_dir_all(folder.join("www/sub")).unwrap();
                     for name in ["index.html", "page.html", "sub/index.html"] {
                         std::fs::write(folder.join("www").join(name), "page").unwrap();
+                    }
+                    for (name, content) in
+                        [("cert.pem", certificate.cert.pem()), ("key.pem", key(&certificate))]
+                    {
+                        std::fs::write(folder.join(name), content).unwrap();
                     }
                     let outcome = faults(&folder, case);
                     let _ = std::fs::remove_dir_all(&folder);
