@@ -127,6 +127,12 @@ impl<'d> Translation<'d> {
         is_harmless(self.directives, name)
     }
 
+    /// Like [`is_harmless`](Self::is_harmless), for streams, whose directives of the same name may mean something else.
+    pub(crate) fn is_harmless_for_streams(&self, name: &str) -> bool {
+        let mut rows = self.directives.iter().filter(|row| row.name == name);
+        rows.any(|row| row.is_harmless && row.contexts.includes(Contexts::STREAMS))
+    }
+
     /// Whether a directive is one of a part.
     pub(crate) fn is_of_part(&self, directive: &NginxDirective, part: Part) -> bool {
         self.directives.iter().any(|row| row.name == directive.name && row.part() == Some(part))

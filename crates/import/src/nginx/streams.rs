@@ -10,6 +10,11 @@ use super::upstream::OTHER_HASH_REMARK;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::{Outcome, Untranslatable};
 
+/// Directives of `stream` that apply only where others name them.
+const DEFINITIONS: [&str; 6] = ["server", "upstream", "map", "geo", "split_clients", "limit_conn_zone"];
+/// Maximum of `connections_per_client`.
+const CONNECTIONS_MAX: u64 = 1_000_000;
+
 /// Destination of the connections of a server.
 struct StreamTarget<'d> {
     /// Server names (SNI) of the connections; empty for all others.
@@ -52,7 +57,7 @@ impl<'d> Translation<'d> {
             Vec::new()
         };
         let Some(pass) = scope.innermost_last("proxy_pass") else {
-            return lost("it passes nothing on: an answer of its own needs a site");
+            return lost("it has no `proxy_pass`: only a site can answer by itself");
         };
         let mut listen = Vec::new();
         let mut listen_udp = Vec::new();
@@ -60,14 +65,14 @@ impl<'d> Translation<'d> {
             let has = |name: &str| one.args.iter().skip(1).any(|arg| arg == name);
             if has("ssl") {
                 return lost(
-                    "TLS is decrypted for sites alone: pass it through (`[[stream]]` without `ssl`), or keep nginx for this part",
+                    "only sites decrypt TLS: pass it through (`[[stream]]` without `ssl`), or keep nginx for this part",
                 );
             }
             let of_protocol = if has("udp") { &mut listen_udp } else { &mut listen };
             of_protocol.push((translate_address(one.first_arg()), has("proxy_protocol")));
         }
         if scope.effective("proxy_ssl").is_some_and(|one| one.first_arg() == "on") {
-            return lost("TLS to the servers of a stream is not there: keep nginx for this part");
+            return lost("streams do not use TLS towards their servers: keep nginx for this part");
         }
         let targets = match self.stream_targets(pass, scope) {
             Ok(targets) => targets,
@@ -138,7 +143,7 @@ impl<'d> Translation<'d> {
         let map = scope.levels[0].iter().filter(|one| one.name == "map").collect::<Vec<_>>();
         let map = map.iter().find(is_it).filter(|map| map.first_arg() == "$ssl_preread_server_name");
         let (Some(preread), Some(map)) = (preread.filter(|one| one.first_arg() == "on"), map) else {
-            return Err("the server depends on the connection: a stream chooses by the name alone that clients ask for (`names`)".into());
+            return Err("the server depends on the connection: a stream chooses only by the name that clients ask for (`names`)".into());
         };
         self.count_taken(preread);
         let mut found: Vec<StreamTarget<'d>> = Vec::new();
@@ -203,15 +208,18 @@ impl<'d> Translation<'d> {
         Some(section)
     }
 
-    /// Refuses all clients of a stream if a directive that applies to it is not translated and may restrict access.
+    /// Refuses all clients of a stream if a directive that applies to it is not translated and may restrict access, or
+    /// change what is passed on.
     fn close_untranslated_stream(&self, scope: &Scope<'d>, section: &mut TomlSection) {
-        // Settings of the connection to the upstream server refuse nobody.
         let is_lost = |one: &&NginxDirective| {
             self.ledger.is_impossible(one.entry)
-                && !self.is_harmless(&one.name)
-                && !one.name.starts_with("proxy_")
+                && !self.is_harmless_for_streams(&one.name)
+                && !DEFINITIONS.contains(&one.name.as_str())
+                // Without `proxy_ssl`, these have no effect.
+                && !one.name.starts_with("proxy_ssl_")
         };
-        let Some(lost) = scope.innermost().iter().find(is_lost) else { return };
+        let mut all = scope.levels.iter().rev().flat_map(|level| level.iter());
+        let Some(lost) = all.find(is_lost) else { return };
         section.comment(self.ledger.manual_comment(lost.entry).unwrap_or_default());
         section.comment("This stream refuses all clients: remove `deny` if they may connect.");
         section.remove("allow");
@@ -359,6 +367,31 @@ pub(super) fn proxy_protocol(one: &AppliedDirective<'_>, stream: &mut TomlSectio
 
 pub(super) fn proxy_timeout(one: &AppliedDirective<'_>, stream: &mut TomlSection) -> Outcome {
     one.write_time(stream, ("timeouts", "idle"), TIMEOUT_RANGE_MS)
+}
+
+/// Translates a limit on the connections of each client.
+pub(super) fn limit_conn(one: &AppliedDirective<'_>, stream: &mut TomlSection) -> Outcome {
+    let name = format!("zone={}:", one.first_arg());
+    let is_zone = |zone: &&NginxDirective| {
+        zone.name == "limit_conn_zone" && zone.args.iter().any(|arg| arg.starts_with(&name))
+    };
+    let zone = one.scope.levels.first().and_then(|level| level.iter().find(is_zone));
+    let count = one.directive.arg_at(1).parse::<u64>();
+    let (Some(zone), Ok(count)) = (zone, count) else {
+        return Outcome::not_possible("there is no such `limit_conn_zone`, or no number");
+    };
+    one.translation.count_taken(zone);
+    if !matches!(zone.first_arg(), "$binary_remote_addr" | "$remote_addr") {
+        return Outcome::not_possible(
+            "a stream counts the connections of each client (`connections_per_client`), or all of them (`connections`)",
+        );
+    }
+    let known = match stream.get("connections_per_client") {
+        Some(TomlItem::Number(known)) => *known,
+        _ => CONNECTIONS_MAX,
+    };
+    stream.set("connections_per_client", TomlItem::Number(count.clamp(1, known)));
+    Outcome::differs("each stream counts by itself, and an IPv6 network of 64 bits is one client")
 }
 
 pub(super) fn least_conn(_: &AppliedDirective<'_>, stream: &mut TomlSection) -> Outcome {

@@ -22,8 +22,8 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     together("limit_req_zone", In::HTTP, Args::between(3, 4), Part::Definitions)
         .repeatable()
         .unused(UNUSED_ZONE),
-    together("limit_conn_zone", In::HTTP, Args::TWO, Part::Definitions).repeatable(),
-    untranslated("limit_conn_dry_run", In::PLACES, Args::ONE).harmless(),
-    untranslated("limit_conn_log_level", In::PLACES, Args::ONE),
+    together("limit_conn_zone", In::HTTP.or(In::STREAM), Args::TWO, Part::Definitions).repeatable(),
+    untranslated("limit_conn_dry_run", In::PLACES.or(In::STREAMS), Args::ONE).harmless(),
+    untranslated("limit_conn_log_level", In::PLACES.or(In::STREAMS), Args::ONE),
     untranslated("limit_req_log_level", In::PLACES, Args::ONE),
 ];

@@ -3,7 +3,7 @@
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
 use super::super::translation::DirectiveRow;
 use super::super::{proxy, streams, upstream};
-use super::row::{block, different, each, noted, together};
+use super::row::{block, different, each, noted, together, untranslated};
 
 pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     block("stream", In::MAIN),
@@ -19,6 +19,12 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     each("proxy_responses", In::STREAMS, Args::ONE, Part::StreamSettings, streams::proxy_responses),
     together("allow", In::STREAMS, Args::ONE, Part::Stream).repeatable(),
     together("deny", In::STREAMS, Args::ONE, Part::Stream).repeatable(),
+    each("limit_conn", In::STREAMS, Args::TWO, Part::StreamSettings, streams::limit_conn).repeatable(),
+    untranslated("proxy_upload_rate", In::STREAMS, Args::ONE).harmless(),
+    untranslated("proxy_download_rate", In::STREAMS, Args::ONE).harmless(),
+    untranslated("proxy_half_close", In::STREAMS, Args::ONE).harmless(),
+    untranslated("proxy_session_drop", In::STREAMS, Args::ONE).harmless(),
+    untranslated("proxy_requests", In::STREAMS, Args::ONE).harmless(),
     different("preread_timeout", In::STREAMS, Args::ONE, Part::StreamSettings),
     noted("tcp_nodelay", In::STREAMS, Args::ONE, Part::StreamSettings),
     noted("proxy_buffer_size", In::STREAMS, Args::ONE, Part::StreamSettings),
