@@ -13,6 +13,9 @@ mod path_guards;
 #[path = "golden/app_guards.rs"]
 mod app_guards;
 
+#[path = "golden/nginx_files.rs"]
+mod nginx_files;
+
 use std::path::{Path, PathBuf};
 
 use config::Config;

@@ -117,8 +117,9 @@ pub fn verify_nginx(
         }
         verification.differences.extend(explain_differences(found, request, statuses, |found, differing| {
             let answers = DifferingResponses { statuses, old: &found.old, new: &found.new };
-            let named =
-                scratch.find_explanation(&imported, &traced, request, &found.aspect, (answers, differing));
+            let named = scratch
+                .find_explanation(&imported, &traced, request, &found.aspect, (answers, differing))
+                .or_else(|| certificate_remark(&scratch.listeners[request.listener_index], statuses));
             (named, scratch.responding_location(&traced))
         }));
     }
@@ -214,6 +215,12 @@ fn explain_differences(
     found.into_iter().map(difference).collect()
 }
 
+/// Returns the remark on a client without a certificate, which nginx refuses before it chooses a location.
+fn certificate_remark(listener: &ScratchListener, statuses: (u16, u16)) -> Option<String> {
+    let remark = "in any case: clients without a certificate are refused in the handshake, not with 400";
+    (listener.tls && statuses == (400, 0)).then(|| remark.to_owned())
+}
+
 /// Whether the difference concerns one of these fields.
 fn is_field(found: &UnexplainedDifference, names: &[&str]) -> bool {
     match &found.aspect {
@@ -242,14 +249,14 @@ fn request_remark(
         }
         () if path.contains("%0a") => "paths with a line feed are 404 where a server has expressions",
         () if path.contains('#') => "a target with a fragment is answered 400",
-        () if request.host.as_deref() == Some("") => "an empty Host is one that no site names",
+        () if request.host.as_deref() == Some("") => "no site has an empty Host",
         () if is_field(found, &["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"])
             || is_field(
                 found,
                 &["http_x_forwarded_for", "http_x_forwarded_proto", "http_x_forwarded_host"],
             ) =>
         {
-            "what clients send in X-Forwarded-* is replaced"
+            "X-Forwarded-* fields of clients are replaced"
         }
         () if is_field(found, &["remote_user", "http_expect"]) => {
             "REMOTE_USER is a user that `auth` knows, and Expect is answered by Komainu itself"
@@ -258,10 +265,12 @@ fn request_remark(
             "files with the name of a script are never sent beside `php`"
         }
         () if request.method == "TRACE" => "TRACE is for the route, which answers 405 unless it passes it on",
-        () if old == 400 && new == 400 => "a request that is no HTTP has no route, so no fields of one",
+        () if old == 400 && new == 400 => {
+            "a request that is not valid HTTP has no route, and no fields of one"
+        }
         () if (old, new) == (416, 416) => "nginx sends the fields of `add_header` twice in a 416",
         () if is_field(found, &["cache-control", "www-authenticate"]) && new == 401 => {
-            "what `auth` refuses has Cache-Control, and WWW-Authenticate a charset"
+            "refusals of `auth` have Cache-Control, and a charset in WWW-Authenticate"
         }
         () if has_dot_segments(&path)
             && (found.aspect == Aspect::UpstreamTarget || is_field(found, &["location", "request_uri"])) =>
@@ -307,7 +316,7 @@ fn general_remark(
         {
             "a field of `request_headers` without a value is sent, empty"
         }
-        () if is_field(found, &["age"]) && found.old == "-" => "what the cache knows has Age",
+        () if is_field(found, &["age"]) && found.old == "-" => "cached responses have Age",
         () if is_field(found, &["content-type"]) => "media types of files are those of Komainu's list",
         () if request.method == "OPTIONS" && found.new == "204" => {
             "OPTIONS of a file is answered 204 with Allow"

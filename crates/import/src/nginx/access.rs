@@ -61,7 +61,7 @@ impl Translation<'_> {
             Some(url) if section.get("auth").is_none() => {
                 self.ledger.mark_different(
                     guard.entry,
-                    "what is not let in gets the answer of the server that is asked; see docs/auth.md",
+                    "refused requests get the response of the server that is asked; see docs/auth.md",
                 );
                 section.set_in("auth", "ask", TomlItem::Text(url));
                 let mut fields = Vec::new();
@@ -88,7 +88,7 @@ impl Translation<'_> {
             _ => {
                 self.ledger.mark_impossible(
                     guard.entry,
-                    "nothing here decides in its place, so the route is closed (403)",
+                    "no other directive decides instead, so the route is closed (403)",
                 );
                 refuse_all(section);
             }
@@ -239,7 +239,7 @@ impl Translation<'_> {
             _ => translate_rate_key(found.first_arg()),
         };
         let Some(key) = key else {
-            self.ledger.mark_impossible(directive.entry, "what its zone counts by cannot be a key here");
+            self.ledger.mark_impossible(directive.entry, "the key of its zone cannot be a key here");
             self.ledger.mark_impossible(
                 found.entry,
                 "`key` of `limit` takes the client, a field, a cookie, a parameter, the path or the host",
@@ -273,7 +273,7 @@ impl Translation<'_> {
             return None;
         };
         let Some(key) = translate_rate_key(found.first_arg()) else {
-            self.ledger.mark_impossible(directive.entry, "what its zone counts by cannot be a key here");
+            self.ledger.mark_impossible(directive.entry, "the key of its zone cannot be a key here");
             self.ledger.mark_impossible(
                 found.entry,
                 "`key` of `limit` takes the client, a field, a cookie, a parameter, the path or the host",

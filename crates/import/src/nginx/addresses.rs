@@ -73,7 +73,17 @@ impl ScratchBuilder<'_, '_> {
         protocol: StubProtocol,
         scope: &Scope<'_>,
     ) -> Result<String, ImportError> {
-        let resolved = replace_constants(old, scope, 0);
+        // Variables are kept: beside them, the path means something else.
+        let has_fixed_address = old
+            .split_once("://")
+            .is_some_and(|(_, rest)| !rest.split('/').next().unwrap_or(rest).contains('$'));
+        let resolved = if has_fixed_address { old.to_owned() } else { replace_constants(old, scope, 0) };
+        if old.contains('$')
+            && !resolved.contains('$')
+            && self.replace_constant_address(old, protocol, scope)?
+        {
+            return Ok(old.to_owned());
+        }
         let Some((scheme, rest)) = resolved.split_once("://") else {
             self.not_compared
                 .insert(format!("which upstream server `{old}` is: one stub is in the place of all"));
@@ -112,6 +122,41 @@ impl ScratchBuilder<'_, '_> {
         };
         let scheme = if is_tls { "https" } else { "http" };
         Ok(format!("{scheme}://{address}{path}"))
+    }
+
+    /// Replaces the constant that begins a URL or its address in the `set` that defines it: beside variables, the path of a
+    /// URL means something else, so that the URL has to keep them. Returns false if there is no such constant.
+    fn replace_constant_address(
+        &mut self,
+        old: &str,
+        protocol: StubProtocol,
+        scope: &Scope<'_>,
+    ) -> Result<bool, ImportError> {
+        let (scheme, rest) = old.split_once("://").unwrap_or(("", old));
+        let Some(name) = rest.strip_prefix('$') else { return Ok(false) };
+        let name = name.trim_start_matches('{');
+        let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
+        if !name[end..].trim_start_matches('}').is_empty()
+            && !name[end..].trim_start_matches('}').starts_with('/')
+        {
+            return Ok(false);
+        }
+        let name = format!("${}", &name[..end]);
+        let is_it = |one: &&NginxDirective| one.name == "set" && one.first_arg() == name;
+        let all: Vec<&NginxDirective> =
+            scope.levels.iter().flat_map(|level| level.iter()).filter(is_it).collect();
+        let is_plain = |one: &&NginxDirective| {
+            !one.arg_at(1).contains('$') && one.arg_at(1).contains("://") == scheme.is_empty()
+        };
+        if all.is_empty() || !all.iter().all(is_plain) || scheme == "https" {
+            return Ok(false);
+        }
+        // A value with a scheme is replaced with its `set`.
+        for one in all.into_iter().filter(|_| !scheme.is_empty()) {
+            let address = self.stub_address(one.arg_at(1), protocol)?;
+            self.replacements.insert(one.entry, DirectiveReplacement::Arguments(vec![name.clone(), address]));
+        }
+        Ok(true)
     }
 
     pub(super) fn replace_listen(

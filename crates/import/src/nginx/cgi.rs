@@ -78,7 +78,7 @@ impl<'d> Translation<'d> {
             return false;
         }
         if pass.first_arg().starts_with("suwsgi://") {
-            self.ledger.mark_impossible(pass.entry, "uwsgi through TLS is not there");
+            self.ledger.mark_impossible(pass.entry, "uwsgi through TLS is not supported");
             return false;
         }
         self.count_taken(pass);

@@ -67,7 +67,7 @@ impl<'d> Translation<'d> {
             // `""` has been parsed to an empty word, which `words` drops.
             [variable, operator @ ("=" | "!=")] if variable.starts_with('$') => (*variable, *operator, ""),
             [operator, _] if operator.starts_with(['-', '!']) => {
-                return Err("whether there is a file is asked by `files` alone (`try`, `fallback`, and `proxy`, `php` or `app` beside it)".into());
+                return Err("only `files` looks for a file (`try`, `fallback`, and `proxy`, `php` or `app` beside it)".into());
             }
             _ => return Err("a route cannot ask for it".into()),
         };

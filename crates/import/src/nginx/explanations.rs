@@ -274,7 +274,9 @@ impl NginxScratch {
             // No other remark explains why Komainu accepts what nginx refuses.
             if is_opened
                 && !(may_lack_page
-                    && remark.reasons.iter().any(|reason| reason == super::files::NO_INDEX_REMARK))
+                    && [super::files::NO_INDEX_REMARK, super::files::FRONT_FOLDER_REMARK]
+                        .iter()
+                        .any(|reason| has_reason(remark, reason)))
             {
                 return None;
             }
@@ -531,7 +533,7 @@ impl NginxScratch {
             .flat_map(|one| &one.args);
         let is_named = names.any(|name| host == name.trim_start_matches('.') || name.starts_with(['~', '*']));
         (self.listeners.iter().any(|one| one.tls) && self.listeners.len() > 1 && !is_named).then(|| {
-            "in any case: each site answers at every address, and there is one default site".to_owned()
+            "in any case: sites with TLS alone redirect to `https` at other addresses, and sites without TLS are refused at addresses with it".to_owned()
         })
     }
 

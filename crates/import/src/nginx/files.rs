@@ -16,6 +16,10 @@ use crate::paths::{may_be_folder, may_match_only_file};
 pub(super) const NO_INDEX_REMARK: &str =
     "a folder without a page is answered as if it were not there, and not refused (403)";
 
+/// The remark on `$uri/` in `try_files` that ends with a front script.
+pub(super) const FRONT_FOLDER_REMARK: &str =
+    "a folder without a page is for the front script, as a path without a file, and not refused (403)";
+
 /// The remark on `autoindex` beside `expires`.
 pub(super) const LISTINGS_REMARK: &str = "listings have no `Cache-Control`";
 
@@ -450,8 +454,9 @@ impl<'d> Translation<'d> {
         } else if paths != ["$path"] {
             files.set("try", TomlItem::List(paths.into_iter().map(TomlItem::Text).collect()));
         }
-        if finds_folders && front.is_none() {
-            self.ledger.mark_different(directive.entry, NO_INDEX_REMARK);
+        if finds_folders {
+            let remark = if front.is_none() { NO_INDEX_REMARK } else { FRONT_FOLDER_REMARK };
+            self.ledger.mark_different(directive.entry, remark);
         }
         self.translate_last_argument(directive, place, files, (locations, front), last)
     }
@@ -504,7 +509,7 @@ impl<'d> Translation<'d> {
                 let Some(path) = below.or((!path.starts_with('/')).then_some(path)) else {
                     self.ledger.mark_impossible(
                         directive.entry,
-                        format!("`{path}` is answered by another location, which has a folder of its own: what is not a file is 404 until `fallback` names a page below this root"),
+                        format!("`{path}` is answered by another location, which has a folder of its own: paths without a file are 404 until `fallback` names a page below this root"),
                     );
                     return FilesFallback::FilesOnly;
                 };

@@ -152,8 +152,10 @@ impl Translation<'_> {
             let named = |one: &&&NginxDirective| one.first_arg().eq_ignore_ascii_case(name);
             if let Some(one) = files.effective_all("add_header").iter().find(named) {
                 let other = location.first_arg();
-                self.ledger
-                    .mark_different(one.entry, format!("what {other} answers in place of a file has it too"));
+                self.ledger.mark_different(
+                    one.entry,
+                    format!("responses of {other} in place of a file have it too"),
+                );
             }
         }
         let more: Vec<_> = theirs.into_iter().filter(|field| !ours.contains(field)).collect();
@@ -466,8 +468,10 @@ impl Translation<'_> {
                 }
             }
             if types.contains(&TomlItem::text("*/*")) {
-                self.ledger
-                    .mark_different(one.entry, "what is usually compressed: `types` cannot name every type");
+                self.ledger.mark_different(
+                    one.entry,
+                    "media types that are usually compressed: `types` cannot name every type",
+                );
                 types = ["text/*", "application/*", "image/svg+xml", "font/*"].map(TomlItem::text).into();
             }
             compress.set("types", TomlItem::List(types));

@@ -86,7 +86,7 @@ struct LevelLocations<'d> {
 }
 
 /// The remark on a server without a `root`.
-pub(super) const NO_ROOT_REMARK: &str = "what no location has is 404: nginx serves a folder of its own";
+pub(super) const NO_ROOT_REMARK: &str = "paths without a location are 404: nginx serves its default folder";
 
 impl<'d> Translation<'d> {
     /// Returns the routes of a server. They are cached, because several sites may have the same ones.
@@ -221,7 +221,7 @@ impl<'d> Translation<'d> {
                 continue;
             }
             if !matches!(matcher, LocationMatcher::Regex(..)) && !path.is_empty() && !path.starts_with('/') {
-                self.not_needed(one, "no path begins so, and nothing of it is ever used");
+                self.not_needed(one, "no path begins like this, so it is never used");
                 self.report_unreached(one.block_directives());
                 continue;
             }
@@ -267,7 +267,7 @@ impl<'d> Translation<'d> {
         match expression {
             Ok(found) => Some((vec![found.pattern], found.groups)),
             Err(reason) => {
-                let what = "its paths, and perhaps more, are closed (403) until somebody writes them";
+                let what = "its paths, and perhaps more, are closed (403): write `path`";
                 self.ledger.mark_impossible(directive.entry, format!("{reason}: {what}"));
                 self.report_untranslated_location(directive);
                 None

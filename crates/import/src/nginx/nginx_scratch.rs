@@ -420,8 +420,13 @@ impl ScratchBuilder<'_, '_> {
         scope: &Scope<'_>,
         prefix: &Path,
     ) -> Result<(), ImportError> {
-        if let Some((_, reason)) =
-            DROPPED_DIRECTIVES.iter().find(|(names, _)| names.contains(&directive.name.as_str()))
+        let folder = self.options.folder.display().to_string();
+        // Without certificates of clients, nothing but a refusal can be compared.
+        let is_refusal = self.options.only_paths
+            && matches!(directive.name.as_str(), "ssl_client_certificate" | "ssl_verify_client");
+        if let Some((_, reason)) = DROPPED_DIRECTIVES
+            .iter()
+            .find(|(names, _)| names.contains(&directive.name.as_str()) && !is_refusal)
         {
             if !reason.is_empty() {
                 self.not_compared.insert(format!("{reason} (`{}`)", directive.name));
@@ -429,13 +434,14 @@ impl ScratchBuilder<'_, '_> {
             self.replacements.insert(directive.entry, DirectiveReplacement::Dropped);
             return Ok(());
         }
-        let folder = self.options.folder.display().to_string();
         match directive.name.as_str() {
+            "ssl_client_certificate" => self.replace(directive, &[&format!("{folder}/certificate.pem")]),
             "ssl_certificate" | "ssl_certificate_key" => {
                 let file = if directive.name.ends_with("key") { "key.pem" } else { "certificate.pem" };
                 self.replace(directive, &[&format!("{folder}/{file}")]);
             }
-            name if name.starts_with("ssl_") && name != "ssl_reject_handshake" => {
+            "ssl_reject_handshake" | "ssl_verify_client" => {}
+            name if name.starts_with("ssl_") => {
                 self.replacements.insert(directive.entry, DirectiveReplacement::Dropped);
             }
             "root" | "alias" => {

@@ -212,7 +212,7 @@ impl<'d> Translation<'d> {
             self.ledger.mark_different(entry, PATH_INFO_REMARK);
         }
         for one in place.scope.innermost().iter().filter(|one| one.name == "if" && is_file_fallback(one)) {
-            self.not_needed(one, "not needed: what is not a file is for the front script");
+            self.not_needed(one, "not needed: paths without a file are for the front script");
             self.count_block_taken(one);
         }
     }

@@ -28,6 +28,49 @@ struct ProbedLocation {
     index: String,
 }
 
+/// Maximum number of paths of a server that are requested at each address of other servers.
+const PATHS_ELSEWHERE: usize = 3;
+
+/// A server with a host and some of its paths.
+struct ProbedServer {
+    listeners: Vec<usize>,
+    host: String,
+    paths: Vec<String>,
+}
+
+/// Returns requests for the hosts of servers at addresses of others, with which they share other addresses.
+fn requests_elsewhere(servers: &[ProbedServer]) -> Vec<VerifyRequest> {
+    let mut found = Vec::new();
+    let shares = |one: &ProbedServer, other: &ProbedServer| {
+        one.listeners.iter().any(|listener| other.listeners.contains(listener))
+    };
+    for server in servers {
+        let mut listeners: Vec<usize> = servers
+            .iter()
+            .filter(|other| shares(server, other))
+            .flat_map(|other| other.listeners.iter().copied())
+            .filter(|listener| !server.listeners.contains(listener))
+            .collect();
+        listeners.sort_unstable();
+        listeners.dedup();
+        for listener_index in listeners {
+            for target in ["/".to_owned()].iter().chain(&server.paths) {
+                found.push(VerifyRequest {
+                    listener_index,
+                    method: "GET".to_owned(),
+                    target: target.clone(),
+                    version: "1.1",
+                    host: Some(server.host.clone()),
+                    fields: Vec::new(),
+                    content: RequestContent::Absent,
+                    purpose: "a name at an address of other servers".to_owned(),
+                });
+            }
+        }
+    }
+    found
+}
+
 impl ScratchBuilder<'_, '_> {
     /// Returns the requests for all servers, and the number of omitted ones.
     pub(super) fn build_requests(&mut self, http: &Scope<'_>) -> (Vec<VerifyRequest>, usize) {
@@ -35,6 +78,7 @@ impl ScratchBuilder<'_, '_> {
         let mut seen = BTreeSet::new();
         let mut made = BTreeSet::new();
         let crossed = combined_hosts(http);
+        let mut probed: Vec<ProbedServer> = Vec::new();
         for server in http.innermost().iter().filter(|one| one.name == "server" && one.block.is_some()) {
             let scope = http.with_block(server.block_directives());
             let listeners = self.server_listeners(server);
@@ -107,12 +151,15 @@ impl ScratchBuilder<'_, '_> {
                     all.push(with_field(&base, &name, value));
                 }
             }
+            let paths = places.iter().filter_map(|place| place.paths.first().cloned()).take(PATHS_ELSEWHERE);
+            probed.push(ProbedServer { listeners, host: hosts[0].clone(), paths: paths.collect() });
             let mut own = all.split_off(before);
             own.retain(|one| {
                 seen.insert(format!("{:?}", VerifyRequest { purpose: String::new(), ..one.clone() }))
             });
             all.extend(own);
         }
+        all.extend(requests_elsewhere(&probed));
         let max = self.options.requests_max;
         let left_out = all.len().saturating_sub(max);
         if left_out > 0 {

@@ -33,7 +33,7 @@ pub(super) fn ssl_protocols(one: &AppliedDirective<'_>, tables: &mut TomlSection
     if one.directive.args.iter().all(|arg| matches!(arg.as_str(), "TLSv1.2" | "TLSv1.3")) {
         Outcome::TRANSLATED
     } else {
-        Outcome::differs("TLS 1.2 is the oldest version that there is")
+        Outcome::differs("TLS 1.2 is the oldest supported version")
     }
 }
 

@@ -129,7 +129,7 @@ impl<'d> Translation<'d> {
         if to.contains(['\u{2}', '\u{3}']) {
             self.ledger.mark_different(
                 directive.entry,
-                "what is kept of the path is percent-encoded as the client has sent it",
+                "the rest of the path is percent-encoded as the client has sent it",
             );
         }
         section

@@ -83,7 +83,7 @@ impl<'d> Translation<'d> {
             if !phase.continues || phase.may_be_cut_short {
                 let rest = own[at + 1..].iter().filter(|one| !self.ledger.is_marked(one.entry));
                 rest.for_each(|one| {
-                    self.not_needed(one, "what stands before it ends the execution");
+                    self.not_needed(one, "a directive before it ends the execution");
                     one.block_directives().iter().for_each(|one| self.not_needed(one, "see its `if`"));
                 });
                 break;
@@ -103,7 +103,7 @@ impl<'d> Translation<'d> {
         match directive.name.as_str() {
             "set" => self.not_needed(directive, "its value stands where the variable was used"),
             "break" => {
-                self.not_needed(directive, "what stands behind it is left out");
+                self.not_needed(directive, "directives after it are left out");
                 phase.may_be_cut_short = true;
             }
             "return" => {
@@ -265,7 +265,7 @@ impl<'d> Translation<'d> {
             if inner.may_be_cut_short && inner.continues && !is_last {
                 self.ledger.mark_impossible(
                     directive.entry,
-                    "`break` in it leaves out what stands behind it: the route is closed (403)",
+                    "`break` in it skips the directives after it: the route is closed (403)",
                 );
                 self.close_place(directive, place, &mut inner);
             }
@@ -327,7 +327,7 @@ impl<'d> Translation<'d> {
         };
         if let Some(other) = directive.block_directives().iter().find(|inner| !is_known(inner)) {
             return Some(format!(
-                "`{}` in `if` cannot be translated, so what meets its condition is refused (403): write a route with the condition",
+                "`{}` in `if` cannot be translated, so requests that meet its condition are refused (403): write a route with the condition",
                 other.name
             ));
         }
@@ -343,7 +343,7 @@ impl<'d> Translation<'d> {
             directive.block_directives().iter().find(|inner| leaves(inner) || ends(inner)).is_none_or(ends);
         let own = |name: &str| place.scope.innermost_last(name).is_some();
         (continues && place.matcher != LocationMatcher::Server && (own("try_files") || own("limit_except"))).then(|| {
-            "nginx forgets `try_files` and `limit_except` of the location where it is met: what meets it is refused (403)".to_owned()
+            "nginx applies no `try_files` and `limit_except` of the location where its condition is met: such requests are refused (403)".to_owned()
         })
     }
 
@@ -418,7 +418,7 @@ impl<'d> Translation<'d> {
 }
 
 /// The remark on variables that depend on the request.
-const VARIABLES_REMARK: &str = "what uses the variable says whether it can be translated";
+const VARIABLES_REMARK: &str = "the directives that use the variable say whether it can be translated";
 
 /// Replaces a variable in the arguments of a directive by its value.
 fn substitute_value(directive: &NginxDirective, value: Option<(&str, &str)>) -> NginxDirective {

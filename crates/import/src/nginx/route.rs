@@ -34,9 +34,9 @@ impl<'d> Translation<'d> {
         }
         // Clients are refused before any directive of the location is executed.
         if let Some(internal) =
-            scope.effective("internal").filter(|_| place.lacks_slash || !has_internal_files(place))
+            scope.effective("internal").filter(|_| place.lacks_slash || !has_internal_files(place, locations))
         {
-            return self.finish_routes(vec![self.internal_route(internal, place)], scope);
+            return self.finish_routes(vec![self.internal_route(internal, place, locations)], scope);
         }
         if place.lacks_slash {
             return self.finish_routes(vec![self.slash_redirect_route(place)], scope);
@@ -67,7 +67,7 @@ impl<'d> Translation<'d> {
                 !matches!(one.name.as_str(), "location" | "limit_except") && !self.ledger.is_marked(one.entry)
             };
             for one in scope.innermost().iter().filter(is_left) {
-                self.not_needed(one, "the request is answered before it counts");
+                self.not_needed(one, "the request is answered before it applies");
             }
         }
         let mut routes = Vec::new();
@@ -100,12 +100,20 @@ impl<'d> Translation<'d> {
     }
 
     /// Returns the route of an `internal` location.
-    fn internal_route(&self, internal: &NginxDirective, place: &LocationPlace<'d>) -> TomlSection {
+    fn internal_route(
+        &self,
+        internal: &NginxDirective,
+        place: &LocationPlace<'d>,
+        locations: &ServerLocations<'d>,
+    ) -> TomlSection {
         let mut section = place.paths.to_route();
         section.set("respond", TomlItem::Number(404));
         self.write_headers(&place.scope, &mut section);
         let reason = match script_pass(place) {
             Some(_) => "clients get 404; other locations run its script as their front script",
+            None if has_upstream(locations) => {
+                "clients get 404; X-Accel-Redirect of an upstream server to it has no effect, as it has no files of its own"
+            }
             None => "clients get 404; nothing inside the server asks for it either",
         };
         self.ledger.mark_different(internal.entry, reason);
@@ -316,7 +324,7 @@ impl<'d> Translation<'d> {
         if !self.is_no_stricter(&inner, &place.scope) {
             self.ledger.mark_impossible(
                 location.entry,
-                "it refuses requests that the location of the files lets in: what no file answers is 404",
+                "it refuses requests that the location of the files lets in: paths without a file are 404",
             );
             return None;
         }
@@ -389,10 +397,10 @@ impl<'d> Translation<'d> {
         }
         self.ledger.mark_impossible(
             location.entry,
-            "a named location counts where it passes requests on (`proxy_pass`, `fastcgi_pass` and the like) and no more",
+            "of a named location, only `proxy_pass`, `fastcgi_pass` and the like are translated",
         );
         section.comment(format!(
-            "CHECK: what no file answers belongs to {}: add `app = \"NAME\"` or `proxy` here.",
+            "CHECK: paths without a file belong to {}: add `app = \"NAME\"` or `proxy` here.",
             location.first_arg()
         ));
         false
@@ -408,7 +416,7 @@ impl<'d> Translation<'d> {
     ) -> Option<TomlSection> {
         const KNOWN: [&str; 5] = ["allow", "deny", "auth_basic", "auth_basic_user_file", "satisfy"];
         if limit.block_directives().is_empty() {
-            self.not_needed(limit, "it asks nothing of other methods");
+            self.not_needed(limit, "it does not restrict other methods");
             return None;
         }
         let mut others = section.clone();
@@ -449,7 +457,8 @@ impl<'d> Translation<'d> {
             refusal.set("respond", TomlItem::Number(403));
             return refusal;
         }
-        let reason = "what it asks of other methods is not translated, so they are refused (403)";
+        let reason =
+            "its restrictions of other methods are not translated, so these methods are refused (403)";
         self.ledger.mark_impossible(limit.entry, reason);
         limit.block_directives().iter().for_each(|one| self.ledger.mark_impossible(one.entry, reason));
         close_route(&mut refusal, self.ledger.manual_comment(limit.entry).unwrap_or_default());
@@ -542,14 +551,22 @@ fn allow_methods(limit: &NginxDirective, section: &mut TomlSection) {
     RouteCondition::new("method", methods).write(section);
 }
 
+/// Whether some location passes requests to an upstream server, which may name files by `X-Accel-Redirect`.
+fn has_upstream(locations: &ServerLocations<'_>) -> bool {
+    let mut found = false;
+    super::tree::visit(locations.server.innermost(), &mut |one| found |= one.name.ends_with("_pass"));
+    found
+}
+
 /// Whether an internal location has files that applications name by `X-Accel-Redirect`.
-fn has_internal_files(place: &LocationPlace<'_>) -> bool {
+fn has_internal_files(place: &LocationPlace<'_>, locations: &ServerLocations<'_>) -> bool {
     let own = || place.scope.innermost().iter();
     let is_root = |one: &NginxDirective| matches!(one.name.as_str(), "root" | "alias");
     let is_other = |one: &NginxDirective| {
         one.name.ends_with("_pass") || matches!(one.name.as_str(), "return" | "try_files" | "rewrite" | "if")
     };
-    own().any(is_root) && !own().any(is_other)
+    let inherits_root = place.find_folder().is_some() && has_upstream(locations);
+    (own().any(is_root) || inherits_root) && !own().any(is_other)
 }
 
 /// Returns the `error_page` that assigns the status of a `return` to a named location whose response is sent
