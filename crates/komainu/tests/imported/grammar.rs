@@ -1,6 +1,12 @@
 //! Random nginx configurations generated from its grammar; equal seeds give equal configurations.
 
+mod guards;
+
 use std::fmt::Write;
+
+/// The first seed whose configuration may have the directives of [`guards`]; those of seeds before it are as they were
+/// when they revealed a fault.
+const GUARDED_FROM: u64 = 400_000;
 
 /// A pseudo-random number generator (SplitMix64).
 pub(crate) struct Dice(u64);
@@ -98,6 +104,10 @@ struct Writer {
     number: usize,
     named: usize,
     files: Vec<(String, String)>,
+    /// Whether the directives of [`guards`] are written.
+    has_guards: bool,
+    /// Addresses that have a default server.
+    defaults: Vec<String>,
 }
 
 /// Generates the configuration of a seed.
@@ -110,9 +120,15 @@ pub(crate) fn generated(seed: u64) -> Generated {
         number: 0,
         named: 0,
         files: Vec::new(),
+        has_guards: seed >= GUARDED_FROM,
+        defaults: Vec::new(),
     };
     writer.maps();
+    if writer.has_guards {
+        writer.zones();
+    }
     let servers = 1 + usize::from(writer.dice.chance(25)) + usize::from(writer.dice.chance(8));
+    let servers = servers + usize::from(writer.has_guards && writer.dice.chance(30));
     let has_own_address = servers > 1 || writer.dice.chance(20);
     for at in 0..servers {
         writer.server(at, has_own_address);
@@ -166,11 +182,16 @@ impl Writer {
     fn server(&mut self, at: usize, has_own_address: bool) {
         let seed = self.seed;
         self.block("server", |w| {
-            let port = if has_own_address { 10_000 + seed % 50_000 } else { 80 };
-            let kind = if has_own_address && at == 1 && w.dice.chance(50) { " default_server" } else { "" };
-            w.line(&format!("listen {port}{kind};"));
-            if has_own_address && w.dice.chance(20) {
-                w.line(&format!("listen 127.0.0.1:{};", 10_000 + (seed + 1) % 50_000));
+            if w.has_guards && has_own_address {
+                w.addresses();
+            } else {
+                let port = if has_own_address { 10_000 + seed % 50_000 } else { 80 };
+                let kind =
+                    if has_own_address && at == 1 && w.dice.chance(50) { " default_server" } else { "" };
+                w.line(&format!("listen {port}{kind};"));
+                if has_own_address && w.dice.chance(20) {
+                    w.line(&format!("listen 127.0.0.1:{};", 10_000 + (seed + 1) % 50_000));
+                }
             }
             let name = match w.dice.below(12) {
                 0 => format!("s{seed}x{at}.*"),
@@ -193,10 +214,15 @@ impl Writer {
                 w.line(&format!("{value};"));
             }
             w.executed(Around::Server);
+            if w.has_guards {
+                w.guarded_places();
+            }
             for _ in 0..1 + w.dice.below(5) {
                 w.location(Around::Server, 0);
             }
-            if w.dice.chance(60) {
+            let has_root = w.has_guards
+                && w.out.rsplit("server {").next().is_some_and(|own| own.contains("  location / {"));
+            if !has_root && w.dice.chance(60) {
                 w.block("location /", |w| w.content(Around::Prefix("/"), 0));
             }
             for number in 0..w.named {
@@ -274,6 +300,9 @@ impl Writer {
         if self.dice.chance(5) {
             self.line("internal;");
         }
+        if self.has_guards {
+            self.guards(15);
+        }
         self.executed(around);
         if self.dice.chance(8) {
             let methods = self.dice.pick(&["GET", "GET POST", "POST"]);
@@ -285,6 +314,9 @@ impl Writer {
             self.line(&format!("limit_except {methods} {{ {inner} }}"));
         }
         let text = self.answer();
+        if self.has_guards && self.dice.chance(10) {
+            return self.scripts();
+        }
         match self.dice.below(20) {
             0..3 => self.line(&format!("return 200 {text};")),
             3 => {
@@ -498,6 +530,9 @@ impl Writer {
         ];
         if self.out.contains(&format!("{map} {{")) {
             all.extend([map.as_str(), map.as_str()]);
+        }
+        if self.has_guards {
+            all.push("$ssl_client_verify != SUCCESS");
         }
         if self.out.contains(&format!("{geo} {{")) {
             all.extend([geo.as_str(), geo.as_str()]);
