@@ -443,6 +443,13 @@ impl<'d> Translation<'d> {
                     .mark_different(directive.entry, "a folder with an index answers too, as with `$uri/`"),
             }
         }
+        let is_of_expression = place
+            .find_folder()
+            .is_some_and(|(one, around)| one.name == "alias" && matches!(around, LocationMatcher::Regex(..)));
+        if is_of_expression {
+            let reason = "nginx appends its paths to the whole `alias` of an expression, where files are seldom: the route is closed (403)";
+            self.ledger.mark_impossible(directive.entry, reason);
+        }
         if paths.is_empty() {
             let reason = "none of its paths can be tried: the route is closed (403), as it would send the file at the path itself";
             self.ledger.mark_impossible(directive.entry, reason);

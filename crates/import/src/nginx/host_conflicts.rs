@@ -200,7 +200,7 @@ impl SharedSocket<'_> {
     fn is_of_one_kind(&self) -> bool {
         let is_same =
             |one: &&ListenAddress| one.tls == self.wide.tls && one.proxy_protocol == self.wide.proxy_protocol;
-        self.covered.iter().all(|one| is_same(one))
+        self.covered.iter().all(is_same)
     }
 
     /// Whether all specific addresses are loopback addresses.

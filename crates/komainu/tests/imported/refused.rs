@@ -134,7 +134,8 @@ fn written(folder: &Path, case: &RefusedCase, port: u16) -> PathBuf {
         .replace("OWN_ADDRESS", &address)
         .replace("OTHER_ADDRESS", &format!("{}:{port}", other_host()))
         .replace("PORT", &port.to_string())
-        .replace("CERTIFICATE", &certificate);
+        .replace("CERTIFICATE", &certificate)
+        .replace("FOLDER", &format!("{own}/www"));
     let text = format!(
         r"daemon off;
 master_process off;
