@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::handlers::{CaddyReader, ClientAddress};
+use super::reader::{CaddyReader, ClientAddress};
 use crate::data::DataNode;
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
 

@@ -1,7 +1,7 @@
 //! Translation of `hide` of a file server: routes that answer 404 before the route of the files.
 
 use super::changed_path::ChangedPath;
-use super::handlers::{CaddyReader, CaddySettings};
+use super::reader::{CaddyReader, CaddySettings};
 use crate::conditions::close_route;
 use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};

@@ -4,11 +4,23 @@ mod scripts;
 
 mod changed_path;
 
+mod templates;
+
+mod reader;
+
+mod hosts;
+
 mod handlers;
+
+mod rewrites;
+
+mod proxies;
 
 mod variants;
 
 mod clients;
+
+mod matchers;
 
 mod hidden_files;
 
@@ -23,14 +35,14 @@ use std::path::Path;
 
 use other_servers::CADDY;
 
-use crate::conditions::{RouteCondition, add_conditions, any_value, close_route, compare_value};
-use crate::data::{DataNode, DataValue, parse_json, read_file};
+use crate::conditions::{add_conditions, close_route};
+use crate::data::{DataNode, parse_json, read_file};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection, route_covers};
 use crate::findings::{ImportError, ImportLedger, ImportResult, Untranslatable};
-use changed_path::ChangedPath;
-use clients::are_networks;
-use handlers::{CaddyReader, CaddySettings};
 use hidden_files::HiddenFilesOutcome;
+use hosts::{CaddyRoute, build_sites};
+use matchers::has_no_path;
+use reader::{CaddyReader, CaddySettings};
 use restrictions::{
     HARMLESS_HANDLERS, matches_folders_without_slash, matches_only_files, may_lead_to_login,
     redirects_to_slash, restricts_access, rewrites_to_found_file, uses_groups,
@@ -40,12 +52,6 @@ use variants::VARIANTS_MAX;
 
 /// Maximum nesting depth of routes.
 const DEPTH_MAX: usize = 16;
-
-/// A route and its hosts.
-struct CaddyRoute {
-    hosts: Vec<String>,
-    section: TomlSection,
-}
 
 /// Translates Caddy's configuration: the JSON that `caddy adapt --config Caddyfile` prints.
 ///
@@ -113,50 +119,6 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
 
 fn policy_email(policy: &DataNode) -> Option<&DataNode> {
     policy.get("issuers")?.items().iter().find_map(|issuer| issuer.get("email"))
-}
-
-/// Returns a site for each set of hosts that the same routes answer, in Caddy's order.
-fn build_sites(routes: Vec<CaddyRoute>) -> Vec<SiteDraft> {
-    let mut sites: Vec<(Vec<String>, Vec<usize>)> = Vec::new();
-    let mut known: Vec<String> = Vec::new();
-    for host in routes.iter().flat_map(|route| &route.hosts) {
-        if known.iter().any(|one| one.eq_ignore_ascii_case(host)) {
-            continue;
-        }
-        known.push(host.clone());
-        let is_for_host = |route: &CaddyRoute| {
-            route.hosts.is_empty() || route.hosts.iter().any(|pattern| host_covers(pattern, host))
-        };
-        let own: Vec<usize> = (0..routes.len()).filter(|at| is_for_host(&routes[*at])).collect();
-        match sites.iter_mut().find(|(_, others)| *others == own) {
-            Some((hosts, _)) => hosts.push(host.clone()),
-            None => sites.push((vec![host.clone()], own)),
-        }
-    }
-    let mut found: Vec<SiteDraft> = Vec::new();
-    for (hosts, own) in sites {
-        let mut site = SiteDraft::default();
-        site.section.set("hosts", TomlItem::List(hosts.into_iter().map(TomlItem::Text).collect()));
-        site.routes = own.into_iter().map(|at| routes[at].section.clone()).collect();
-        found.push(site);
-    }
-    let rest: Vec<TomlSection> =
-        routes.into_iter().filter(|route| route.hosts.is_empty()).map(|route| route.section).collect();
-    if !rest.is_empty() || found.is_empty() {
-        found.push(SiteDraft { section: TomlSection::default(), routes: rest });
-    }
-    found
-}
-
-/// Whether all names of `host`, which may be a pattern itself, match a pattern of Caddy, whose `*` is one label.
-fn host_covers(pattern: &str, host: &str) -> bool {
-    let is_below = |zone: &str| host.split_once('.').is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(zone));
-    pattern.eq_ignore_ascii_case(host) || pattern.strip_prefix("*.").is_some_and(is_below)
-}
-
-/// Whether no path meets the conditions.
-fn has_no_path(conditions: &TomlSection) -> bool {
-    matches!(conditions.get("path"), Some(TomlItem::List(paths)) if paths.is_empty())
 }
 
 /// Returns the handlers of a route with their names.
@@ -410,216 +372,6 @@ impl CaddyReader<'_> {
             self.ledger,
             &format!("{reason}: the route is closed (403) until it is written by hand"),
         );
-    }
-
-    /// Translates the matcher `file` of a route that rewrites to the file that was found. Without a
-    /// translation, what follows is closed: it would send other files.
-    fn translate_try_files(&self, file: &DataNode, settings: &mut CaddySettings) {
-        let tries = file.get("try_files").map_or_else(Vec::new, DataNode::texts);
-        let mut plain: Vec<String> = tries
-            .iter()
-            .map(|path| path.replace("{http.request.uri.path}", "$path"))
-            .map(|path| {
-                path.strip_suffix('/').filter(|rest| !rest.is_empty()).map(str::to_owned).unwrap_or(path)
-            })
-            .map(|path| if path.starts_with(['/', '$', '=']) { path } else { format!("/{path}") })
-            .collect();
-        let ends_with_404 = plain.last().is_some_and(|path| path == "=404");
-        if ends_with_404 {
-            plain.pop();
-        } else if plain.last().is_some_and(|path| path.contains('$'))
-            && !plain.iter().any(|path| path == "$path")
-        {
-            // Without such a file, Caddy serves the path itself.
-            plain.push("$path".to_owned());
-        }
-        let is_default = |(key, value): &(String, DataNode)| match key.as_str() {
-            "try_files" => true,
-            "root" => value.text().is_some_and(|root| settings.root.as_deref().is_none_or(|own| own == root)),
-            "try_policy" => value.text() == Some("first_exist"),
-            _ => false,
-        };
-        let is_known = |path: &String| !path.contains(['{', '=', '?', '*']) && !path.ends_with(".php");
-        let is_first = settings.try_files.is_empty() && settings.scripts.is_none();
-        let ends_well = match (ends_with_404, plain.as_slice()) {
-            (_, []) => false,
-            (true, all) => all.iter().all(|path| path.contains('$')),
-            (false, [first @ .., _]) => first.iter().all(|path| path.contains('$')),
-        };
-        let can_rewrite = settings.strip_prefix.is_none() && settings.section.get("rewrite").is_none();
-        match plain.as_slice() {
-            [only]
-                if !ends_with_404
-                    && !only.contains('$')
-                    && is_known(only)
-                    && is_first
-                    && can_rewrite
-                    && file.entries().iter().all(is_default) =>
-            {
-                settings.section.set_text("rewrite", only.clone());
-                settings.path = settings.path.rewritten(only);
-                file.mark_different(
-                    self.ledger,
-                    "every request gets this file; if it is missing, the answer is 404, and no other file is sent",
-                );
-            }
-            [_, _, ..] | [_]
-                if ends_well
-                    && is_first
-                    && plain.iter().all(is_known)
-                    && plain.iter().any(|path| path.contains('$'))
-                    && file.entries().iter().all(is_default) =>
-            {
-                settings.path = settings.path.tried(&plain);
-                settings.try_files = plain;
-                file.mark_translated(self.ledger);
-            }
-            _ => {
-                let reason = "`try` in `files` takes paths with `$path`, and `fallback` one more: what follows is closed (403)";
-                file.mark_impossible(self.ledger, reason);
-                settings.path = ChangedPath::Unknown;
-                settings.unknown_path = Some(self.ledger.check_comment(file.line, reason));
-            }
-        }
-        if let (None, Some(root)) = (&settings.root, file.get("root").and_then(DataNode::text)) {
-            settings.root = Some(root.to_owned());
-        }
-    }
-
-    /// Returns the hosts and conditions of a set of matchers.
-    fn translate_matcher_set(
-        &self,
-        node: &DataNode,
-        settings: &CaddySettings,
-    ) -> Result<(Vec<String>, TomlSection), Untranslatable> {
-        let (hosts, section, results) = self.translate_matchers(node, settings);
-        results.into_iter().collect::<Result<Vec<()>, Untranslatable>>()?;
-        Ok((hosts, section))
-    }
-
-    /// Like [`matcher`](Self::matcher), with the outcome of each matcher: untranslated matchers are omitted,
-    /// so that the conditions may match more.
-    fn translate_matchers(
-        &self,
-        node: &DataNode,
-        settings: &CaddySettings,
-    ) -> (Vec<String>, TomlSection, Vec<Result<(), Untranslatable>>) {
-        let mut section = TomlSection::default();
-        let mut hosts = Vec::new();
-        let results = node
-            .entries()
-            .iter()
-            .map(|(key, value)| {
-                self.translate_condition((key, value), settings, &mut hosts, &mut section)?;
-                value.mark_translated(self.ledger);
-                Ok(())
-            })
-            .collect();
-        (hosts, section, results)
-    }
-
-    fn translate_condition(
-        &self,
-        (key, value): (&str, &DataNode),
-        settings: &CaddySettings,
-        hosts: &mut Vec<String>,
-        section: &mut TomlSection,
-    ) -> Result<(), Untranslatable> {
-        let texts = value.texts();
-        settings.check_unchanged(key, value)?;
-        match key {
-            "host" => {
-                if texts.iter().any(|host| host.contains('{') || host.trim_start_matches("*.").contains('*'))
-                {
-                    return Err("`hosts` takes names and `*.example.com`".into());
-                }
-                *hosts = texts;
-            }
-            "path" => {
-                let is_plain = |path: &String| {
-                    path.starts_with(['/', '*']) && !path.contains(['?', '#', '%', '\\', '{'])
-                };
-                if !texts.iter().all(is_plain) {
-                    return Err("`path` takes paths with `*`".into());
-                }
-                let mut patterns = Vec::new();
-                for text in &texts {
-                    match settings.path.original_patterns(text)? {
-                        None => return Ok(()),
-                        Some(own) => patterns.extend(own),
-                    }
-                }
-                section.set("path", TomlItem::text_or_list(patterns));
-            }
-            "method" => section.set("method", TomlItem::text_or_list(texts)),
-            "header" | "query" => {
-                for (name, pattern) in value.entries() {
-                    let of = |pattern: String| RouteCondition::on_value(key, name, pattern);
-                    let condition = match pattern.texts().as_slice() {
-                        // `null` matches absent fields.
-                        [] if pattern.items().is_empty() && matches!(pattern.value, DataValue::Null) => {
-                            RouteCondition::none_of(&[of("*".to_owned())])
-                        }
-                        [] => of("*".to_owned()),
-                        [one] => of(one.clone()),
-                        several => of(any_value(several)?),
-                    };
-                    condition.write(section);
-                }
-            }
-            "header_regexp" => {
-                for (name, regex) in value.entries() {
-                    let pattern = regex.get("pattern").and_then(DataNode::text).unwrap_or("");
-                    for one in compare_value("header", name, "~", pattern)?.iter().take(1) {
-                        one.write(section);
-                    }
-                    regex.mark_translated(self.ledger);
-                }
-            }
-            "remote_ip" | "client_ip" => {
-                let ranges = value.get("ranges").map_or_else(Vec::new, DataNode::texts);
-                if let Some(fault) = self.client_address.get().unsupported_reason(key) {
-                    return Err(fault.into());
-                }
-                if !are_networks(&ranges) {
-                    return Err(format!("`{key}`: `client` takes addresses and networks").into());
-                }
-                RouteCondition::new("client", TomlItem::text_or_list(ranges)).write(section);
-            }
-            "not" => {
-                for set in value.items() {
-                    let (hosts, mut excluded) = self.translate_matcher_set(set, settings)?;
-                    if has_no_path(&excluded) {
-                        continue;
-                    }
-                    if excluded.get("not").is_some() || excluded.entries.is_empty() && hosts.is_empty() {
-                        return Err("a `not` has the conditions of a route, and no `not`".into());
-                    }
-                    if !hosts.is_empty() {
-                        excluded.set("host", TomlItem::text_or_list(hosts));
-                    }
-                    section.exclude(TomlItem::Table(excluded.entries));
-                }
-            }
-            "path_regexp" => {
-                let pattern = value.get("pattern").and_then(DataNode::text).unwrap_or("");
-                // A path pattern with `*` would ignore case.
-                let patterns = vec![crate::expressions::path_expression(pattern, false)?.pattern];
-                patterns.iter().try_for_each(|pattern| settings.path.check_expression(pattern))?;
-                section.set("path", TomlItem::text_or_list(patterns));
-            }
-            _ => return Err(format!("a route cannot ask for `{key}`").into()),
-        }
-        Ok(())
-    }
-
-    /// Translates the handler `headers`.
-    fn translate_headers(&self, handler: &DataNode, settings: &mut CaddySettings) {
-        self.translate_fields(handler.get("response"), "response_headers", &mut settings.section);
-        self.translate_fields(handler.get("request"), "request_headers", &mut settings.request);
-        handler.mark_impossible(self.ledger, "fields are set and removed, and nothing else");
-        let checks = handler.manual_comments(self.ledger);
-        checks.into_iter().for_each(|check| settings.section.comment(check));
     }
 
     fn translate_handlers(

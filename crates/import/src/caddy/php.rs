@@ -1,6 +1,6 @@
 //! Translation of `php_fastcgi` as adapted to JSON, and of other FastCGI servers.
 
-use super::handlers::{CaddyReader, CaddySettings};
+use super::reader::{CaddyReader, CaddySettings};
 use super::scripts::{CaddyScripts, translate_duration};
 use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};

@@ -2,7 +2,7 @@
 
 use shapes::host::PRIVATE_SUFFIXES;
 
-use super::handlers::CaddyReader;
+use super::reader::CaddyReader;
 use crate::data::DataNode;
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem};
 

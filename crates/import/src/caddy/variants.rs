@@ -1,7 +1,7 @@
 //! Response header fields that apply only to some requests of a route, and case-insensitive paths.
 
 use super::changed_path::case_insensitive_pattern;
-use super::handlers::{CaddySettings, FieldVariant};
+use super::reader::{CaddySettings, FieldVariant};
 use crate::conditions::add_conditions;
 use crate::draft::{TomlItem, TomlSection};
 
