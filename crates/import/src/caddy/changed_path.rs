@@ -127,14 +127,23 @@ fn starts_with(text: &str, start: &str) -> bool {
 }
 
 /// Returns a pattern that matches the paths that Caddy's matcher `path` does. Expressions are kept.
+///
+/// A `*` at one end stands for any text, and so do both of two at the ends. In all other patterns a `*` stands for
+/// text without a slash, also at the end.
 pub(super) fn case_insensitive_pattern(text: &str) -> String {
-    if text.starts_with('~') || !text.contains(|c: char| c.is_ascii_alphabetic()) {
+    let at_ends = usize::from(text.starts_with('*')) + usize::from(text.ends_with('*') && text.len() > 1);
+    let has_only_ends = text.matches('*').count() == at_ends;
+    if text.starts_with('~') || has_only_ends && !text.contains(|c: char| c.is_ascii_alphabetic()) {
         return text.to_owned();
     }
-    let inner = escape_literal(text.trim_matches('*')).replace("\\*\\*", ".*").replace("\\*", "[^/]*");
-    let start = if text.starts_with('*') { "" } else { "^" };
-    let end = if text.ends_with('*') { "" } else { "$" };
-    format!("~* {start}{inner}{end}")
+    let (start, inner, end) = if has_only_ends {
+        let start = if text.starts_with('*') { "" } else { "^" };
+        let end = if text.ends_with('*') { "" } else { "$" };
+        (start, text.trim_matches('*'), end)
+    } else {
+        ("^", text, "$")
+    };
+    format!("~* {start}{}{end}", escape_literal(inner).replace("\\*", "[^/]*"))
 }
 
 #[cfg(test)]
@@ -176,6 +185,28 @@ mod tests {
                 Err(_) => "!".to_owned(),
             };
             assert_eq!(found, expected, "{changed:?} {pattern}");
+        }
+    }
+
+    #[test]
+    fn stars_stand_for_what_they_do_in_caddy() {
+        for (pattern, matched, others) in [
+            ("/a*", &["/a", "/A/b"][..], &["/b"][..]),
+            ("*.TXT", &["/a/b.txt"], &["/a.txtx"]),
+            ("*dmi*", &["/ADMIN/x", "/a/dmi"], &["/adin"]),
+            ("/a*n/*", &["/admin/x", "/an/"], &["/admin/x/y", "/a/b/n/x"]),
+            ("/*/x.txt", &["/a/x.txt"], &["/x.txt", "/a/b/x.txt"]),
+            ("/*/*", &["/1/2", "/a/b"], &["/1", "/1/2/3"]),
+            ("/a/**", &["/a/b"], &["/a/b/c"]),
+            ("/1*", &["/1/2/3"], &["/2"]),
+        ] {
+            let pattern = case_insensitive_pattern(pattern);
+            for path in matched {
+                assert!(path_matches(&pattern, path), "{pattern} {path}");
+            }
+            for path in others {
+                assert!(!path_matches(&pattern, path), "{pattern} {path}");
+            }
         }
     }
 

@@ -1,10 +1,12 @@
 //! Matchers of Caddy as conditions of routes.
 
+use super::changed_path::ChangedPath;
 use super::clients::are_networks;
 use super::reader::{CaddyReader, CaddySettings};
-use crate::conditions::{RouteCondition, any_value, compare_value};
+use crate::conditions::{RouteCondition, compare_value, exact_value, method_condition};
 use crate::data::{DataNode, DataValue};
 use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::{escape_literal, path_expression};
 use crate::findings::Untranslatable;
 
 /// Whether no path meets the conditions.
@@ -64,7 +66,9 @@ impl CaddyReader<'_> {
             }
             "path" => {
                 let is_plain = |path: &String| {
-                    path.starts_with(['/', '*']) && !path.contains(['?', '#', '%', '\\', '{'])
+                    path.starts_with(['/', '*'])
+                        && !path.contains(['?', '#', '%', '\\', '{', '[', ']'])
+                        && !path.contains("//")
                 };
                 if !texts.iter().all(is_plain) {
                     return Err("`path` takes paths with `*`".into());
@@ -78,18 +82,27 @@ impl CaddyReader<'_> {
                 }
                 section.set("path", TomlItem::text_or_list(patterns));
             }
-            "method" => section.set("method", TomlItem::text_or_list(texts)),
+            "method" => {
+                let is_method = |method: &String| method.chars().all(|c| c.is_ascii_uppercase() || c == '-');
+                if texts.is_empty() || !texts.iter().all(is_method) {
+                    return Err("`method` takes methods in upper case".into());
+                }
+                method_condition(texts).write(section);
+            }
             "header" | "query" => {
+                if key == "query" && value.entries().is_empty() {
+                    return Err("a route cannot ask for an empty query".into());
+                }
                 for (name, pattern) in value.entries() {
                     let of = |pattern: String| RouteCondition::on_value(key, name, pattern);
                     let condition = match pattern.texts().as_slice() {
                         // `null` matches absent fields.
-                        [] if pattern.items().is_empty() && matches!(pattern.value, DataValue::Null) => {
+                        [] if key == "header" && matches!(pattern.value, DataValue::Null) => {
                             RouteCondition::none_of(&[of("*".to_owned())])
                         }
-                        [] => of("*".to_owned()),
-                        [one] => of(one.clone()),
-                        several => of(any_value(several)?),
+                        [] if key == "header" => of("*".to_owned()),
+                        [] => return Err("a parameter without a value matches no request".into()),
+                        texts => of(value_pattern(key, texts)?),
                     };
                     condition.write(section);
                 }
@@ -114,13 +127,18 @@ impl CaddyReader<'_> {
                 RouteCondition::new("client", TomlItem::text_or_list(ranges)).write(section);
             }
             "not" => {
+                // Paths without a file are those of another file there.
+                let mut settings = settings.clone();
+                if matches!(settings.path, ChangedPath::Tried(_)) {
+                    settings.path = ChangedPath::Unknown;
+                }
                 for set in value.items() {
-                    let (hosts, mut excluded) = self.translate_matcher_set(set, settings)?;
+                    let (hosts, mut excluded) = self.translate_matcher_set(set, &settings)?;
                     if has_no_path(&excluded) {
                         continue;
                     }
-                    if excluded.get("not").is_some() || excluded.entries.is_empty() && hosts.is_empty() {
-                        return Err("a `not` has the conditions of a route, and no `not`".into());
+                    if excluded.entries.is_empty() && hosts.is_empty() {
+                        return Err("a `not` with what all requests meet matches none".into());
                     }
                     if !hosts.is_empty() {
                         excluded.set("host", TomlItem::text_or_list(hosts));
@@ -139,4 +157,37 @@ impl CaddyReader<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the pattern of values that one of the texts of the matcher `header` or `query` matches. A `*` stands for any
+/// text at the start and the end of a header field's value, and for itself elsewhere; a parameter has the value, or any
+/// if the text is `*`.
+fn value_pattern(key: &str, texts: &[String]) -> Result<String, Untranslatable> {
+    if texts.iter().any(|text| text.contains('{')) {
+        return Err(format!("`{key}`: the value depends on a placeholder").into());
+    }
+    if texts.iter().any(|text| text == "*") {
+        return Ok("*".to_owned());
+    }
+    let split = |text: &'_ str| -> (bool, String, bool) {
+        let is_open = |is_there: bool| key == "header" && is_there;
+        let (start, end) = (is_open(text.starts_with('*')), is_open(text.ends_with('*')));
+        let inner = &text[usize::from(start)..text.len() - usize::from(end)];
+        (start, inner.to_owned(), end)
+    };
+    if let [one] = texts {
+        let (start, inner, end) = split(one);
+        match start || end {
+            false => return Ok(exact_value(one, false)),
+            true if !inner.contains('*') && !one.starts_with(['~', '!']) => return Ok(one.clone()),
+            true => {}
+        }
+    }
+    let alternative = |text: &String| {
+        let (start, inner, end) = split(text);
+        let (start, end) = (if start { "" } else { "^" }, if end { "" } else { "$" });
+        format!("{start}{}{end}", escape_literal(&inner))
+    };
+    let all: Vec<String> = texts.iter().map(alternative).collect();
+    path_expression(&all.join("|"), false).map(|found| found.pattern)
 }
