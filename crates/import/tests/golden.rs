@@ -10,6 +10,9 @@ mod guards;
 #[path = "golden/path_guards.rs"]
 mod path_guards;
 
+#[path = "golden/route_guards.rs"]
+mod route_guards;
+
 #[path = "golden/app_guards.rs"]
 mod app_guards;
 

@@ -46,3 +46,24 @@ fn host_covers(pattern: &str, host: &str) -> bool {
     let is_below = |zone: &str| host.split_once('.').is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(zone));
     pattern.eq_ignore_ascii_case(host) || pattern.strip_prefix("*.").is_some_and(is_below)
 }
+
+/// Returns the hosts that match a pattern of both lists, of which an empty one matches all; `None` if there are none.
+pub(super) fn common_hosts(around: &[String], own: &[String]) -> Option<Vec<String>> {
+    if around.is_empty() || own.is_empty() {
+        return Some([around, own].concat());
+    }
+    let mut found: Vec<String> = Vec::new();
+    for host in own {
+        for outer in around {
+            let both = match (host_covers(outer, host), host_covers(host, outer)) {
+                (true, _) => host,
+                (false, true) => outer,
+                (false, false) => continue,
+            };
+            if !found.contains(both) {
+                found.push(both.clone());
+            }
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}

@@ -10,6 +10,8 @@ mod reader;
 
 mod hosts;
 
+mod groups;
+
 mod handlers;
 
 mod rewrites;
@@ -39,8 +41,9 @@ use crate::conditions::{add_conditions, close_route};
 use crate::data::{DataNode, parse_json, read_file};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection, route_covers};
 use crate::findings::{ImportError, ImportLedger, ImportResult, Untranslatable};
+use groups::{RouteGroups, may_answer};
 use hidden_files::HiddenFilesOutcome;
-use hosts::{CaddyRoute, build_sites};
+use hosts::{CaddyRoute, build_sites, common_hosts};
 use matchers::has_no_path;
 use reader::{CaddyReader, CaddySettings};
 use restrictions::{
@@ -137,7 +140,9 @@ impl CaddyReader<'_> {
         found: &mut Vec<CaddyRoute>,
     ) {
         let before_all = found.len();
-        for route in routes.map_or(&[][..], DataNode::items) {
+        let mut groups = RouteGroups::default();
+        let routes = routes.map_or(&[][..], DataNode::items);
+        for (index, route) in routes.iter().enumerate() {
             for key in ["group", "terminal"] {
                 route.get(key).into_iter().for_each(|one| {
                     one.mark_not_needed(self.ledger, "not needed: the first route that matches answers")
@@ -149,6 +154,13 @@ impl CaddyReader<'_> {
             if self.translate_file_route(route, only_rewrites, settings) {
                 continue;
             }
+            let Some(entered_before) = groups.entered_before(route) else {
+                route.mark_not_needed(
+                    self.ledger,
+                    "not needed: another route of its group takes all requests",
+                );
+                continue;
+            };
             self.uses_groups.set(uses_groups(route));
             let matched: Result<Vec<_>, Untranslatable> =
                 sets.iter().map(|one| self.translate_matcher_set(one, settings)).collect();
@@ -172,29 +184,35 @@ impl CaddyReader<'_> {
                 );
             }
             let last = merged.len();
-            for (at, (set, (own_hosts, conditions))) in merged.into_iter().enumerate() {
+            let mut unanswered = Vec::new();
+            for (at, (set, (own_hosts, mut conditions))) in merged.into_iter().enumerate() {
+                let has_path = conditions.get("path").is_some();
+                entered_before.iter().for_each(|other| conditions.exclude(other.clone()));
                 let mut inner = settings.clone();
                 inner.record_regex_name(set, &conditions);
                 let is_free = conditions.entries.is_empty() && own_hosts.is_empty();
-                let hosts_clash = !own_hosts.is_empty() && !hosts.is_empty();
-                if hosts_clash || self.join_conditions(&mut inner, &conditions).is_err() {
-                    let reason = "conditions within conditions cannot be joined";
-                    self.refuse_route(route, reason, found, (hosts, settings));
-                    break;
+                let Some(next_hosts) = common_hosts(hosts, &own_hosts) else {
+                    route.mark_not_needed(self.ledger, "not needed: no request for these hosts gets here");
+                    continue;
+                };
+                self.join_conditions(&mut inner, &conditions);
+                if has_path {
+                    inner.forget_fallback();
                 }
-                let next_hosts = if own_hosts.is_empty() { hosts.to_vec() } else { own_hosts };
                 let before = found.len();
                 let entered = inner.section.clone();
                 self.translate_handlers(route, &mut inner, &next_hosts, depth, found);
-                let answers_all = || found[before..].iter().any(|one| route_covers(&one.section, &entered));
+                let answers_all = |found: &[CaddyRoute]| {
+                    found[before..].iter().any(|one| route_covers(&one.section, &entered))
+                };
                 match (found.len() > before, is_free) {
                     // Settings of a route without conditions apply to the routes that follow.
                     (_, true) => *settings = inner,
-                    (true, false) if !answers_all() && variants::changes_answers(settings, &inner) => {
+                    (true, false) if !answers_all(found) && variants::changes_answers(settings, &inner) => {
                         let reason = "requests that this does not answer reach other routes with what it set";
-                        let mut section = entered;
+                        let mut section = entered.clone();
                         section.close(self.ledger.check_comment(route.line, reason));
-                        found.push(CaddyRoute { hosts: next_hosts, section });
+                        found.push(CaddyRoute { hosts: next_hosts.clone(), section });
                     }
                     (false, false) if kinds.iter().all(|kind| HARMLESS_HANDLERS.contains(kind)) => {}
                     (false, false) => {
@@ -212,7 +230,19 @@ impl CaddyReader<'_> {
                     }
                     _ => {}
                 }
+                if !answers_all(found) {
+                    let is_last = route.get("terminal").and_then(DataNode::flag) == Some(true);
+                    if is_last && (depth > 0 || may_answer(&routes[index + 1..], &next_hosts)) {
+                        let mut section = entered;
+                        section.comment("Caddy answers these requests with an empty body.");
+                        section.set("respond", TomlItem::Number(404));
+                        found.push(CaddyRoute { hosts: next_hosts, section });
+                    } else {
+                        unanswered.push((own_hosts, conditions));
+                    }
+                }
             }
+            groups.enter(route, unanswered);
         }
         let is_sent = found[before_all..].iter().any(|route| route.section.get("php").is_some());
         if settings.php.is_some() && !is_sent {
@@ -294,11 +324,7 @@ impl CaddyReader<'_> {
     }
 
     /// Adds the conditions of a route to those of the enclosing routes.
-    fn join_conditions(
-        &self,
-        settings: &mut CaddySettings,
-        conditions: &TomlSection,
-    ) -> Result<(), Untranslatable> {
+    fn join_conditions(&self, settings: &mut CaddySettings, conditions: &TomlSection) {
         if let (Some(around), Some(own)) = (settings.section.get("path"), conditions.get("path"))
             && around != own
         {
@@ -317,7 +343,6 @@ impl CaddyReader<'_> {
             }
         }
         add_conditions(&mut settings.section, &conditions.entries);
-        Ok(())
     }
 
     /// Reports a route as not possible. Closes it if it may restrict access, so that no other route responds
@@ -353,11 +378,11 @@ impl CaddyReader<'_> {
         let sets = route.get("match").map_or(&[][..], DataNode::items);
         let mut closed: Vec<(Vec<String>, TomlSection)> = sets
             .iter()
-            .map(|set| {
+            .filter_map(|set| {
                 let (own, conditions, _) = self.translate_matchers(set, settings);
                 let mut section = settings.section.clone();
                 add_conditions(&mut section, &conditions.entries);
-                (if own.is_empty() { hosts.to_vec() } else { own }, section)
+                Some((common_hosts(hosts, &own)?, section))
             })
             .filter(|(_, section)| !has_no_path(section))
             .collect();
@@ -438,7 +463,7 @@ impl CaddyReader<'_> {
                 // The adapted form of `forward_auth`.
                 "reverse_proxy"
                     if handler.get("handle_response").is_some()
-                        && self.translate_forward_auth(handler, &mut settings.section) =>
+                        && self.translate_forward_auth(handler, settings) =>
                 {
                     continue;
                 }

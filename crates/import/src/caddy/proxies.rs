@@ -1,5 +1,6 @@
 //! Translation of `reverse_proxy`, and of `forward_auth`, which Caddy adapts to it.
 
+use super::changed_path::ChangedPath;
 use super::reader::{CaddyReader, CaddySettings};
 use super::scripts::translate_duration;
 use crate::data::DataNode;
@@ -85,8 +86,15 @@ impl CaddyReader<'_> {
     }
 
     /// Translates the adapted form of `forward_auth` to `auth`: a server decides whether a request is
-    /// accepted. Returns false for other uses of `handle_response`, which have no translation.
-    pub(super) fn translate_forward_auth(&self, handler: &DataNode, section: &mut TomlSection) -> bool {
+    /// accepted. Returns false for other uses of `handle_response`, which have no translation, and after changes of the
+    /// path or query, which that server would not see.
+    pub(super) fn translate_forward_auth(&self, handler: &DataNode, settings: &mut CaddySettings) -> bool {
+        let is_changed =
+            settings.path != ChangedPath::Same || settings.has_new_query || settings.unknown_path.is_some();
+        if is_changed || !accepts_successes_alone(handler.get("handle_response")) {
+            return false;
+        }
+        let section = &mut settings.section;
         let dials: Vec<&str> = handler
             .get("upstreams")
             .map_or(&[][..], DataNode::items)
@@ -191,6 +199,24 @@ impl CaddyReader<'_> {
             }
         }
     }
+}
+
+/// Whether requests pass exactly if the response has a status of 2xx, with header fields of it.
+fn accepts_successes_alone(responses: Option<&DataNode>) -> bool {
+    let [response] = responses.map_or(&[][..], DataNode::items) else { return false };
+    let matched = response.get("match").map_or(&[][..], DataNode::entries);
+    let is_success = matches!(matched, [(key, status)] if key == "status_code" && status.texts() == ["2"]);
+    let keeps = |(key, _): &(String, DataNode)| matches!(key.as_str(), "match" | "routes");
+    let handlers = response
+        .get("routes")
+        .map_or(&[][..], DataNode::items)
+        .iter()
+        .flat_map(|route| route.get("handle").map_or(&[][..], DataNode::items));
+    let only_fields = |handler: &DataNode| {
+        matches!(handler.get("handler").and_then(DataNode::text), Some("vars" | "headers"))
+            && handler.get("root").is_none()
+    };
+    is_success && response.entries().iter().all(keeps) && handlers.into_iter().all(only_fields)
 }
 
 /// Collects the response header fields that are copied to the request.

@@ -54,6 +54,17 @@ impl CaddySettings {
         }
     }
 
+    /// Removes the file that is sent where others are missing: its path would not meet the conditions of a route on the
+    /// path.
+    pub(super) fn forget_fallback(&mut self) {
+        if let ChangedPath::Tried(others) = &self.path
+            && !others.is_empty()
+        {
+            self.try_files.retain(|path| path.contains('$'));
+            self.path = ChangedPath::Same;
+        }
+    }
+
     /// Checks that a matcher looks at what the client sent: earlier handlers may have changed the query or
     /// header fields.
     ///

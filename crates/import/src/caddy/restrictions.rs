@@ -4,23 +4,15 @@ use crate::data::DataNode;
 
 /// Handlers that refuse no requests and need no translation.
 pub(super) const HARMLESS_HANDLERS: [&str; 5] = ["tracing", "log_append", "push", "metrics", "encode"];
-/// Handlers that refuse no requests and are translated.
-pub(super) const SERVING_HANDLERS: [&str; 7] =
-    ["file_server", "headers", "vars", "rewrite", "request_body", "subroute", "reverse_proxy"];
-
-/// Whether a route refuses or authenticates requests, or has unknown handlers. Redirects count if
-/// `redirects_restrict` is set.
+/// Whether requests would get something else without a route: it refuses or authenticates some, answers them, changes
+/// what the next handlers look at, or has unknown handlers. Redirects count if `redirects_restrict` is set.
 pub(super) fn restricts_access(node: &DataNode, redirects_restrict: bool) -> bool {
     let status = node.get("status_code").and_then(DataNode::number).unwrap_or(200);
     let restricts_itself = match node.get("handler").and_then(DataNode::text) {
-        Some("static_response") => {
-            status >= 400
-                || redirects_restrict && status >= 300
-                || node.get("abort").and_then(DataNode::flag) == Some(true)
-        }
-        Some("reverse_proxy") => node.get("handle_response").is_some(),
-        Some(kind) => !SERVING_HANDLERS.contains(&kind) && !HARMLESS_HANDLERS.contains(&kind),
-        None => false,
+        Some("static_response") => redirects_restrict || !(300..400).contains(&status),
+        Some("headers") => node.get("request").is_some(),
+        Some("subroute") | None => false,
+        Some(kind) => !HARMLESS_HANDLERS.contains(&kind),
     };
     let handlers = node.get("handle").map_or(&[][..], DataNode::items);
     let routes = node.get("routes").map_or(&[][..], DataNode::items);

@@ -3,7 +3,7 @@
 use super::changed_path::case_insensitive_pattern;
 use super::reader::{CaddySettings, FieldVariant};
 use crate::conditions::add_conditions;
-use crate::draft::{TomlItem, TomlSection};
+use crate::draft::{CONDITIONS, TomlItem, TomlSection};
 
 /// Maximum number of variants of a route: each doubles the number of routes.
 pub(super) const VARIANTS_MAX: usize = 3;
@@ -26,9 +26,17 @@ pub(super) fn field_variant(
     Some(FieldVariant { conditions: conditions.clone(), fields })
 }
 
-/// Whether handlers that follow answer differently after the second settings, apart from response header fields.
+/// Whether handlers that follow answer differently after the second settings, apart from response header fields and
+/// codings.
 pub(super) fn changes_answers(before: &CaddySettings, after: &CaddySettings) -> bool {
-    before.root != after.root
+    let of_requests = |settings: &CaddySettings| {
+        let is_kept = |(key, _): &&(String, TomlItem)| {
+            !CONDITIONS.contains(&key.as_str()) && !matches!(key.as_str(), "response_headers" | "compress")
+        };
+        settings.section.entries.iter().filter(is_kept).cloned().collect::<Vec<_>>()
+    };
+    of_requests(before) != of_requests(after)
+        || before.root != after.root
         || before.strip_prefix != after.strip_prefix
         || before.try_files != after.try_files
         || before.scripts != after.scripts

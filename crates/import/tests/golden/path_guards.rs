@@ -3,41 +3,41 @@
 
 use super::guards::{Guard, check};
 
-fn routes(routes: &[&str]) -> String {
+pub(super) fn routes(routes: &[&str]) -> String {
     format!(
         "{{\"apps\": {{\"http\": {{\"servers\": {{\"a\": {{\"listen\": [\":8080\"],\n\"routes\": [{}]}}}}}}}}}}",
         routes.join(",\n")
     )
 }
 
-const FILES: &str = "{\"handle\": [{\"handler\": \"file_server\", \"root\": \"/srv/www\"}]}";
+pub(super) const FILES: &str = "{\"handle\": [{\"handler\": \"file_server\", \"root\": \"/srv/www\"}]}";
 
-fn denied(matcher: &str) -> String {
+pub(super) fn denied(matcher: &str) -> String {
     format!(
         "{{\"match\": [{{{matcher}}}], \"handle\": [{{\"handler\": \"static_response\", \"status_code\": 403}}]}}"
     )
 }
 
-fn rewrite(what: &str) -> String {
+pub(super) fn rewrite(what: &str) -> String {
     format!("{{\"handle\": [{{\"handler\": \"rewrite\", {what}}}]}}")
 }
 
-fn within(matcher: &str, inner: &[&str]) -> String {
+pub(super) fn within(matcher: &str, inner: &[&str]) -> String {
     format!(
         "{{\"group\": \"g\", \"match\": [{{{matcher}}}], \"handle\": [{{\"handler\": \"subroute\", \"routes\": [{}]}}]}}",
         inner.join(", ")
     )
 }
 
-fn tries(file: &str) -> String {
+pub(super) fn tries(file: &str) -> String {
     format!(
         "{{\"match\": [{{\"file\": {{{file}}}}}], \"handle\": [{{\"handler\": \"rewrite\", \"uri\": \"{{http.matchers.file.relative}}\"}}]}}"
     )
 }
 
 const ADMIN: &str = "\"path\": [\"/admin*\"]";
-const CLOSED: &[&str] = &["respond = 403", "CHECK guarded.json:"];
-const SERVED: &[&str] = &["files ="];
+pub(super) const CLOSED: &[&str] = &["respond = 403", "CHECK guarded.json:"];
+pub(super) const SERVED: &[&str] = &["files ="];
 
 #[test]
 fn caddy_matchers_look_at_changed_paths() {
