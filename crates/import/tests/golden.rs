@@ -13,6 +13,9 @@ mod path_guards;
 #[path = "golden/route_guards.rs"]
 mod route_guards;
 
+#[path = "golden/ingress_guards.rs"]
+mod ingress_guards;
+
 #[path = "golden/app_guards.rs"]
 mod app_guards;
 

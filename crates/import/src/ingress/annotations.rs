@@ -117,8 +117,14 @@ impl IngressReader<'_> {
                     "GRPC" => scheme = "h2c",
                     _ => {}
                 },
-                "whitelist-source-range" | "allowlist-source-range" => section.set("allow", networks()),
-                "denylist-source-range" => section.set("deny", networks()),
+                "whitelist-source-range" | "allowlist-source-range" => {
+                    self.translate_networks(value, "allow", section);
+                    continue;
+                }
+                "denylist-source-range" => {
+                    self.translate_networks(value, "deny", section);
+                    continue;
+                }
                 "limit-rps" | "limit-rpm" => {
                     let unit = if name.ends_with("rps") { "s" } else { "m" };
                     let count = text.parse::<u64>().unwrap_or(1).clamp(1, 1_000_000);
@@ -172,7 +178,7 @@ impl IngressReader<'_> {
                     value.mark_not_needed(self.ledger, "not needed");
                     continue;
                 }
-                "rewrite-target" | "use-regex" | "app-root" => continue,
+                "rewrite-target" | "use-regex" | "app-root" | "server-alias" => continue,
                 _ if guards::HOST_ANNOTATIONS
                     .contains(&name.strip_prefix(ANNOTATION_PREFIX).unwrap_or("")) =>
                 {

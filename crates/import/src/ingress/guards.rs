@@ -1,5 +1,7 @@
 //! Annotations that restrict access: client certificates, snippets, and unknown ones.
 
+use std::net::IpAddr;
+
 use super::reader::{ANNOTATION_PREFIX, IngressReader};
 use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
@@ -19,7 +21,7 @@ pub(super) const HOST_ANNOTATIONS: [&str; 9] = [
 /// The remark on snippets of nginx's configuration.
 pub(super) const SNIPPET_REMARK: &str = "lines of nginx are not read: the route is closed (403); `komainu import nginx` translates them from a file of their own";
 /// Annotations of ingress-nginx that refuse no requests and have no translation.
-const HARMLESS_ANNOTATIONS: [&str; 46] = [
+const HARMLESS_ANNOTATIONS: [&str; 45] = [
     "affinity",
     "affinity-canary-behavior",
     "affinity-mode",
@@ -62,10 +64,27 @@ const HARMLESS_ANNOTATIONS: [&str; 46] = [
     "proxy-next-upstream-timeout",
     "proxy-redirect-from",
     "proxy-redirect-to",
-    "server-alias",
     "session-cookie-name",
     "stream-snippet",
     "upstream-hash-by",
+];
+/// Settings of the controller, in its ConfigMap, that may refuse requests of all hosts.
+pub(super) const RESTRICTING_SETTINGS: [&str; 15] = [
+    "allowlist-source-range",
+    "block-cidrs",
+    "block-referers",
+    "block-user-agents",
+    "denylist-source-range",
+    "enable-modsecurity",
+    "enable-owasp-modsecurity-crs",
+    "global-auth-snippet",
+    "global-auth-url",
+    "http-snippet",
+    "location-snippet",
+    "main-snippet",
+    "modsecurity-snippet",
+    "server-snippet",
+    "whitelist-source-range",
 ];
 /// Parts of the annotation domains of other controllers.
 const CONTROLLERS: [&str; 9] = [
@@ -81,6 +100,53 @@ const CONTROLLERS: [&str; 9] = [
 ];
 
 impl IngressReader<'_> {
+    /// Translates the networks of an annotation to `allow` or `deny`. ingress-nginx refuses all requests if one of them is
+    /// none.
+    pub(super) fn translate_networks(&self, value: &DataNode, key: &str, section: &mut TomlSection) {
+        let text = value.text().unwrap_or("");
+        let networks: Vec<&str> = text.split(',').map(str::trim).collect();
+        let is_network = |text: &&str| match text.split_once('/') {
+            Some((address, bits)) => {
+                let most = address.parse::<IpAddr>().map(|address| if address.is_ipv4() { 32 } else { 128 });
+                most.is_ok_and(|most| bits.parse::<u8>().is_ok_and(|bits| bits <= most))
+            }
+            None => text.parse::<IpAddr>().is_ok(),
+        };
+        if text.trim().is_empty() {
+            value.mark_not_needed(self.ledger, "not needed: it is empty");
+        } else if networks.iter().all(is_network) {
+            section.set(key, TomlItem::List(networks.into_iter().map(TomlItem::text).collect()));
+            value.mark_translated(self.ledger);
+        } else {
+            let reason =
+                "an entry is no network, so ingress-nginx refuses all requests: the route is closed (403)";
+            self.close_routes(value, reason, section);
+        }
+    }
+
+    /// Reads the further names of hosts. Only the first Ingress of a host can name them.
+    pub(super) fn read_aliases(&mut self, aliases: &DataNode, hosts: &[String]) {
+        let names = aliases.text().unwrap_or("").split(',').map(|name| name.trim().to_lowercase());
+        let is_name = |name: &String| {
+            let rest = name.strip_prefix("*.").unwrap_or(name);
+            !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
+        };
+        let (names, others): (Vec<String>, Vec<String>) = names.partition(is_name);
+        for host in hosts.iter().filter(|host| !host.is_empty()) {
+            if !self.aliases.iter().any(|(known, _)| known == host) {
+                self.aliases.push((host.clone(), names.clone()));
+            }
+        }
+        if others.is_empty() {
+            aliases.mark_translated(self.ledger);
+        } else {
+            aliases.mark_impossible(
+                self.ledger,
+                "`hosts` takes names and `*.example.com`: write the others there",
+            );
+        }
+    }
+
     /// Closes the routes to which an untranslated annotation applies.
     pub(super) fn close_routes(&self, value: &DataNode, reason: &str, section: &mut TomlSection) {
         value.mark_impossible(self.ledger, reason);
@@ -89,7 +155,7 @@ impl IngressReader<'_> {
 
     /// Reports the annotations of closed routes, of which nothing was written.
     pub(super) fn mark_closed(&self, annotations: &DataNode) {
-        const READ_ELSEWHERE: [&str; 2] = ["use-regex", "app-root"];
+        const READ_ELSEWHERE: [&str; 3] = ["use-regex", "app-root", "server-alias"];
         for (name, value) in annotations.entries() {
             let own = name.strip_prefix(ANNOTATION_PREFIX);
             let is_judged = value.entry.is_some_and(|entry| self.ledger.is_impossible(entry));
@@ -289,7 +355,7 @@ fn items<'a>(spec: Option<&'a DataNode>, key: &str) -> &'a [DataNode] {
 }
 
 /// Returns the hosts of an Ingress.
-fn ingress_hosts(spec: Option<&DataNode>) -> Vec<String> {
+pub(super) fn ingress_hosts(spec: Option<&DataNode>) -> Vec<String> {
     let of_rule = |rule: &DataNode| rule.get("host").and_then(DataNode::text).unwrap_or("").to_lowercase();
     let mut hosts: Vec<String> = items(spec, "rules").iter().map(of_rule).collect();
     if spec.is_some_and(|spec| spec.get("defaultBackend").is_some()) {

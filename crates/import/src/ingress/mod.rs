@@ -84,28 +84,41 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
         named_ports: Vec::new(),
         closed_hosts: Vec::new(),
         expression_hosts: Vec::new(),
+        exact_paths: Vec::new(),
+        aliases: Vec::new(),
+        known_hosts: Vec::new(),
+        closed_all: Vec::new(),
+        is_by_age: false,
+        ingress: 0,
     };
     let of_list = |document: &DataNode| match document.get("items") {
         Some(items) => items.items().to_vec(),
         None => vec![document.clone()],
     };
-    let items: Vec<DataNode> = documents.iter().flat_map(of_list).collect();
+    let mut items: Vec<DataNode> = documents.iter().flat_map(of_list).collect();
     items.iter().for_each(|item| reader.read_service(item));
     let kind = |item: &DataNode| item.get("kind").and_then(DataNode::text).unwrap_or("").to_owned();
     if !items.iter().any(|item| kind(item) == "Ingress") {
         return Err(ImportError::new(&name, 0, "there is no object of the kind Ingress in this file"));
     }
+    let age = |item: &DataNode| {
+        let text = |key: &str| item.at(&["metadata", key]).and_then(DataNode::text).unwrap_or("").to_owned();
+        (text("creationTimestamp"), text("namespace"), text("name"))
+    };
+    reader.is_by_age =
+        items.iter().filter(|item| kind(item) == "Ingress").all(|item| !age(item).0.is_empty());
+    if reader.is_by_age {
+        items.sort_by_key(age);
+    }
     for item in items.iter().filter(|item| kind(item) == "Ingress") {
         reader.read_expression_hosts(item);
     }
-    for item in &items {
+    for (at, item) in items.iter().enumerate() {
+        reader.ingress = at;
         match kind(item).as_str() {
             "Ingress" => reader.translate_ingress(item),
             "Service" => item.mark_not_needed(&ledger, "its ports were read; the cluster has it"),
-            "ConfigMap" => item.mark_impossible(
-                &ledger,
-                "settings of the controller are not read: write what they say at the top of the file",
-            ),
+            "ConfigMap" => reader.read_controller_settings(item),
             other if ROUTE_KINDS.contains(&other) => {
                 item.mark_impossible(
                     &ledger,
@@ -158,7 +171,8 @@ impl<'a> IngressReader<'a> {
         for host in hosts {
             let mut site = SiteDraft::default();
             if !host.is_empty() {
-                site.section.set("hosts", TomlItem::List(vec![TomlItem::text(host.clone())]));
+                let names = std::iter::once(host.clone()).chain(self.aliases_of(&host));
+                site.section.set("hosts", TomlItem::List(names.map(TomlItem::Text).collect()));
             }
             if let Some((_, more)) = self.sites.iter().find(|(known, _)| *known == host) {
                 site.section.entries.extend(more.entries.clone());
@@ -169,8 +183,35 @@ impl<'a> IngressReader<'a> {
             for (_, check) in self.closed_hosts.iter().filter(|(closed, _)| *closed == host) {
                 site.close(check.clone());
             }
+            self.closed_all.iter().for_each(|check| site.close(check.clone()));
             draft.sites.push(site);
         }
+    }
+
+    /// Reads the settings of the controller, some of which restrict access to all hosts.
+    fn read_controller_settings(&mut self, item: &DataNode) {
+        let reason = "settings of the controller are not read: write what they say at the top of the file";
+        for (key, value) in item.get("data").map_or(&[][..], DataNode::entries) {
+            let is_set = value.flag() != Some(false) && value.text() != Some("");
+            if guards::RESTRICTING_SETTINGS.contains(&key.as_str()) && is_set {
+                let reason =
+                    "this setting of the controller may refuse requests of all hosts: they are closed (403)";
+                value.mark_impossible(self.ledger, reason);
+                self.closed_all.push(self.ledger.check_comment(value.line, &format!("{key}: {reason}")));
+            }
+        }
+        item.mark_impossible(self.ledger, reason);
+    }
+
+    /// Returns the further names of a host. A name that is the host of a rule is that alone, and one of several hosts that
+    /// of the first.
+    fn aliases_of(&self, host: &str) -> Vec<String> {
+        let is_free = |name: &&String, at: usize| {
+            let others = &self.aliases[..at];
+            !self.known_hosts.contains(name) && !others.iter().any(|(_, names)| names.contains(name))
+        };
+        let Some(at) = self.aliases.iter().position(|(known, _)| known == host) else { return Vec::new() };
+        self.aliases[at].1.iter().filter(|name| is_free(name, at)).cloned().collect()
     }
 
     /// Reads the named ports of a service.
@@ -202,6 +243,11 @@ impl<'a> IngressReader<'a> {
         }
         for rule in item.at(&["spec", "rules"]).map_or(&[][..], DataNode::items) {
             let paths = rule.at(&["http", "paths"]).map_or(&[][..], DataNode::items);
+            for path in paths.iter().filter(|path| path_type(path) == "Exact") {
+                let host = rule.get("host").and_then(DataNode::text).unwrap_or("").to_lowercase();
+                let text = path.get("path").and_then(DataNode::text).unwrap_or("/");
+                self.exact_paths.push((host, text.to_owned()));
+            }
             let is_rewritten = |path: &DataNode| {
                 !target.is_empty() && path.get("path").and_then(DataNode::text) != Some(target)
             };
@@ -248,13 +294,16 @@ impl<'a> IngressReader<'a> {
                 let mut section = TomlSection::default();
                 section.set_text("path", "/");
                 section.set_text("redirect", root);
-                self.routes.push(IngressRoute {
+                let root = IngressRoute {
                     host: host.clone(),
                     is_exact: true,
                     path_length: usize::MAX,
                     expression: String::new(),
+                    place: "app-root".to_owned(),
+                    ingress: self.ingress,
                     section,
-                });
+                };
+                self.add_route(root, rule);
                 of("app-root").into_iter().for_each(|one| one.mark_translated(ledger));
             }
             if let Some(redirect) = of("ssl-redirect").filter(|one| one.flag() == Some(false)) {
@@ -265,17 +314,30 @@ impl<'a> IngressReader<'a> {
                 self.translate_path(path, &host, &namespace, &common, (scheme, rewrite, of("use-regex")));
             }
         }
+        let hosts = guards::ingress_hosts(spec);
         if let Some(backend) = spec.and_then(|spec| spec.get("defaultBackend")) {
             let mut section = common.clone();
             self.translate_backend(backend, &namespace, scheme, &mut section);
-            self.routes.push(IngressRoute {
-                host: String::new(),
-                is_exact: false,
-                path_length: 0,
-                expression: String::new(),
-                section,
-            });
+            // It answers the other paths of the hosts that no Ingress before has.
+            for host in
+                hosts.iter().filter(|host| !self.known_hosts.contains(host)).cloned().collect::<Vec<_>>()
+            {
+                let others = IngressRoute {
+                    host,
+                    is_exact: false,
+                    path_length: 0,
+                    expression: String::new(),
+                    place: "default".to_owned(),
+                    ingress: self.ingress,
+                    section: section.clone(),
+                };
+                self.add_route(others, backend);
+            }
         }
+        if let Some(aliases) = of("server-alias") {
+            self.read_aliases(aliases, &hosts);
+        }
+        self.known_hosts.extend(hosts);
         self.translate_tls(spec, &namespace, annotations);
         self.translate_host_annotations(annotations, spec, clients.and_then(Result::ok));
         for key in ["apiVersion", "kind", "status"] {
@@ -349,31 +411,43 @@ impl<'a> IngressReader<'a> {
         (scheme, rewrite, regex): (&str, Option<&DataNode>, Option<&DataNode>),
     ) {
         let text = path.get("path").and_then(DataNode::text).unwrap_or("/").to_owned();
-        let kind = path.get("pathType").and_then(DataNode::text).unwrap_or("Prefix");
+        let kind = path_type(path);
         let is_regex = self.expression_hosts.iter().any(|known| known == host);
         regex.into_iter().for_each(|one| one.mark_translated(self.ledger));
         for key in ["path", "pathType"] {
             path.get(key).into_iter().for_each(|one| one.mark_translated(self.ledger));
         }
         let plain = text.trim_end_matches('/').to_owned();
+        let is_rewritten = rewrite.and_then(DataNode::text).is_some_and(|to| !to.is_empty() && to != text);
+        let is_own_regex = regex.and_then(DataNode::flag) == Some(true) || is_rewritten;
+        let has_exact = self.exact_paths.iter().any(|(known, path)| known == host && *path == text);
+        // The path itself is left to the route of the type `Exact`.
+        let is_folder = kind == "Prefix" && !is_own_regex && has_exact && !text.ends_with('/');
+        let expression = if is_folder { format!("{text}/") } else { text.clone() };
+        let ingress = self.ingress;
         let route_of = |section: TomlSection| IngressRoute {
             host: host.to_owned(),
             is_exact: kind == "Exact" && !is_regex,
             path_length: text.len(),
             expression: if is_regex { text.clone() } else { String::new() },
+            place: format!("{kind} {text}"),
+            ingress,
             section,
         };
         let mut section = TomlSection::default();
+        let impossible = || "no path pattern can be this".into();
         let patterns = match kind {
-            _ if is_regex && text == "/" => Ok(Vec::new()),
-            _ if is_regex => path_expression(&format!("^{text}"), true).map(|found| vec![found.pattern]),
-            "Exact" => from_literal(&text, false)
-                .map(|one| vec![one])
-                .ok_or_else(|| "no path pattern can be this".into()),
-            _ if plain.is_empty() => Ok(Vec::new()),
-            _ => from_literal(&plain, false)
+            _ if text == "/" && (is_regex || kind != "Exact") => Ok(Vec::new()),
+            _ if is_regex => {
+                path_expression(&format!("^{expression}"), true).map(|found| vec![found.pattern])
+            }
+            "Exact" => from_literal(&text, false).map(|one| vec![one]).ok_or_else(impossible),
+            "Prefix" if plain.is_empty() => Ok(Vec::new()),
+            "Prefix" => from_literal(&plain, false)
                 .map(|one| vec![one.clone(), format!("{one}/*")])
-                .ok_or_else(|| "no path pattern can be this".into()),
+                .ok_or_else(impossible),
+            // A prefix of the text, as in nginx, and not of segments.
+            _ => from_literal(&text, true).map(|one| vec![one]).ok_or_else(impossible),
         };
         match patterns {
             Ok(patterns) if patterns.is_empty() => {}
@@ -385,13 +459,13 @@ impl<'a> IngressReader<'a> {
                 path.get("path").into_iter().filter_map(|one| one.entry).for_each(|entry| {
                     self.ledger.mark_impossible(entry, format!("{reason}: the route is closed (403)"));
                 });
-                let start = if is_regex { text.clone() } else { escape_literal(&plain) };
+                let start = if is_regex { expression } else { escape_literal(&plain) };
                 section.set("path", TomlItem::text(widen_expression(&format!("^{start}"), true)));
                 close_route(
                     &mut section,
                     self.ledger.check_comment(path.line, &format!("`{text}`: {reason}")),
                 );
-                self.routes.push(route_of(section));
+                self.add_route(route_of(section), path);
                 return;
             }
         }
@@ -401,7 +475,7 @@ impl<'a> IngressReader<'a> {
         if let Some(target) = rewrite.filter(|target| target.text() != Some("")) {
             translate_rewrite_target(self.ledger, target, &text, &mut section);
         }
-        self.routes.push(route_of(section));
+        self.add_route(route_of(section), path);
     }
 
     fn translate_backend(
@@ -444,4 +518,9 @@ impl<'a> IngressReader<'a> {
         });
         section.set_in("proxy", "to", TomlItem::Text(format!("{scheme}://{name}.{namespace}.svc:{number}")));
     }
+}
+
+/// Returns the type of a path: `Exact`, `Prefix`, or `ImplementationSpecific`, the default.
+fn path_type(path: &DataNode) -> &str {
+    path.get("pathType").and_then(DataNode::text).unwrap_or("ImplementationSpecific")
 }

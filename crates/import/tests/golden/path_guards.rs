@@ -302,7 +302,7 @@ fn caddy_hosts_have_the_routes_of_their_patterns() {
 }
 
 /// Returns an Ingress for `a.example.com` with these annotations and paths: text, type and service.
-fn ingress(annotations: &[(&str, &str)], paths: &[(&str, &str, &str)]) -> String {
+pub(super) fn ingress(annotations: &[(&str, &str)], paths: &[(&str, &str, &str)]) -> String {
     let annotations: Vec<String> = annotations
         .iter()
         .map(|(name, value)| format!("\"nginx.ingress.kubernetes.io/{name}\": \"{value}\""))
@@ -320,7 +320,7 @@ fn ingress(annotations: &[(&str, &str)], paths: &[(&str, &str, &str)]) -> String
     )
 }
 
-fn list(ingresses: &[String]) -> String {
+pub(super) fn list(ingresses: &[String]) -> String {
     format!("{{\"items\": [{}]}}", ingresses.join(",\n"))
 }
 
