@@ -58,8 +58,8 @@ impl CaddyReader<'_> {
         settings.check_unchanged(key, value)?;
         match key {
             "host" => {
-                if texts.iter().any(|host| host.contains('{') || host.trim_start_matches("*.").contains('*'))
-                {
+                let is_pattern = |host: &String| host.strip_prefix("*.").unwrap_or(host).contains(['*', '{']);
+                if texts.iter().any(is_pattern) {
                     return Err("`hosts` takes names and `*.example.com`".into());
                 }
                 *hosts = texts;

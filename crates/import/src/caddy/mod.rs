@@ -247,6 +247,10 @@ impl CaddyReader<'_> {
         let is_sent = found[before_all..].iter().any(|route| route.section.get("php").is_some());
         if settings.php.is_some() && !is_sent {
             let mut section = self.scripts_only_route(settings);
+            let mut closed = section.clone();
+            closed.comments.clear();
+            closed.close("CHECK: Komainu would send the other files of this folder too, which Caddy does not without `file_server`: the route is closed (403); remove it if clients may have them.".to_owned());
+            found.push(CaddyRoute { hosts: hosts.to_vec(), section: closed });
             settings.unknown_path.iter().for_each(|check| section.close(check.clone()));
             for section in variants::expand_variants(section, &settings.variants) {
                 found.push(CaddyRoute { hosts: hosts.to_vec(), section });
@@ -319,7 +323,6 @@ impl CaddyReader<'_> {
     fn scripts_only_route(&self, settings: &CaddySettings) -> TomlSection {
         let mut section = settings.section.clone();
         self.write_files_with_scripts(settings, &mut section);
-        section.comment("CHECK: the files of this folder are sent too; Caddy had no `file_server` for them.");
         section
     }
 

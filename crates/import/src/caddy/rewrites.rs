@@ -44,9 +44,15 @@ impl CaddyReader<'_> {
                 self.lose_path(prefix, reason, settings);
             } else {
                 let around = settings.section.get("path").and_then(TomlItem::as_text);
+                let is_whole = around.and_then(|around| around.strip_suffix("/*")) == Some(text.as_str());
                 settings.path = settings.path.without_prefix(&text, around);
                 settings.strip_prefix = Some(text);
-                prefix.mark_translated(self.ledger);
+                if is_whole {
+                    prefix.mark_translated(self.ledger);
+                } else {
+                    let reason = "whole segments are removed alone: of paths that begin with the same letters, Caddy removes these too";
+                    prefix.mark_different(self.ledger, reason);
+                }
             }
         }
         for (key, value) in handler.entries().iter().filter(|(key, _)| !KEYS.contains(&key.as_str())) {

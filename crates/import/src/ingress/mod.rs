@@ -430,7 +430,7 @@ impl<'a> IngressReader<'a> {
             is_exact: kind == "Exact" && !is_regex,
             path_length: text.len(),
             expression: if is_regex { text.clone() } else { String::new() },
-            place: format!("{kind} {text}"),
+            place: format!("{kind} {}", if kind == "Prefix" && !is_regex { &plain } else { &text }),
             ingress,
             section,
         };

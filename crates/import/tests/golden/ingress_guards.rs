@@ -62,6 +62,12 @@ fn ingress_paths_of_two_ingresses_are_those_of_the_older() {
             &["respond = 403", "CHECK guarded.json:"],
             &["http://a.n.svc:80", "http://b.n.svc:80"],
         ),
+        (
+            "with and without a slash at the end",
+            list(&[ingress(&[INTERN], &[("/x", "Prefix", "a")]), ingress(&[], &[("/x/", "Prefix", "b")])]),
+            &["respond = 403", "CHECK guarded.json:"],
+            &["http://a.n.svc:80", "http://b.n.svc:80"],
+        ),
         ("two equal ones", list(&[guarded.clone(), guarded]), &["http://b.n.svc:80"], &["respond"]),
     ]);
 }

@@ -185,6 +185,7 @@ fn caddy_matchers_mean_what_conditions_do_or_are_closed() {
         ),
         ("a set of characters", but("\"path\": [\"/[pq]rivate/*\"]"), CLOSED, SERVED),
         ("a star within a path", but("\"path\": [\"/a*n/*\"]"), &["path = \"~* ^/a[^/]*n/[^/]*$\""], &[]),
+        ("a pattern of two labels", but("\"host\": [\"*.*.test\"]"), CLOSED, SERVED),
         ("two slashes in a path", but("\"path\": [\"//a/*\"]"), CLOSED, SERVED),
     ];
     check(&guards, "guarded.json", |path| import::caddy::import(path).unwrap());
@@ -258,6 +259,35 @@ fn caddy_servers_that_decide_are_asked_or_the_route_is_closed() {
             routes(&[&within(PRIVATE, &[&ok, &answered]), FILES]),
             &["path = \"~* ^/private/\"\nrespond = 403"],
             &[],
+        ),
+    ];
+    check(&guards, "guarded.json", |path| import::caddy::import(path).unwrap());
+}
+
+#[test]
+fn caddy_scripts_without_files_do_not_open_the_other_files() {
+    let path = "{http.request.uri.path}";
+    let scripts = tries(&format!(
+        "\"split_path\": [\".php\"], \"try_files\": [\"{path}\", \"{path}/index.php\", \"index.php\"]"
+    ));
+    let root = "{\"handle\": [{\"handler\": \"vars\", \"root\": \"/srv/www\"}]}";
+    let fastcgi = handled(
+        "\"path\": [\"*.php\"]",
+        "\"handler\": \"reverse_proxy\", \"transport\": {\"protocol\": \"fastcgi\", \"split_path\": [\".php\"]}, \"upstreams\": [{\"dial\": \"127.0.0.1:9000\"}]",
+    );
+    let files = "{\"handle\": [{\"handler\": \"file_server\"}]}";
+    let guards: Vec<Guard> = vec![
+        (
+            "scripts alone",
+            routes(&[root, &scripts, &fastcgi]),
+            &["respond = 403", "CHECK: ", "# php ="],
+            SERVED,
+        ),
+        (
+            "scripts beside files",
+            routes(&[root, &scripts, &fastcgi, files]),
+            &["php =", "files ="],
+            &["respond"],
         ),
     ];
     check(&guards, "guarded.json", |path| import::caddy::import(path).unwrap());
