@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use failure::Failure;
@@ -108,6 +109,12 @@ impl JoinedText {
     /// The files: first that which includes the others.
     pub(crate) fn files(&self) -> &[SourcePart] {
         &self.files
+    }
+
+    /// Returns the text of a place; `None` if it is none of this text.
+    #[must_use]
+    pub fn text_of(&self, place: &Range<usize>) -> Option<&str> {
+        self.text.get(place.clone())
     }
 
     /// The file of this byte.

@@ -67,7 +67,7 @@ const PATH_DIRECTIVES: [(&str, PathRequirement); 36] = [
 
 /// Returns the report with an error for each missing path or account; `None` if there are none.
 pub(crate) fn report_missing(report: &Report) -> Option<Report> {
-    let of_paths = report.named_paths().iter().filter_map(path_fault);
+    let of_paths = report.named_paths().iter().filter_map(|named| path_fault(report, named));
     let errors: Vec<_> = of_paths.chain(report.named_accounts().iter().filter_map(account_fault)).collect();
     (!errors.is_empty()).then(|| report.clone().with_errors(errors))
 }
@@ -107,14 +107,16 @@ fn account_fault(named: &NamedAccount) -> Option<(TextSpan, String, String)> {
     known.err().map(|failure| (named.span.clone(), failure.to_string(), remedy))
 }
 
-fn path_fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
+/// Whether a path stands in the configuration as an absolute one.
+fn is_written_absolute(report: &Report, named: &NamedPath) -> bool {
+    let written = report.sources().text_of(&named.span).unwrap_or("").trim_matches(['"', '\'']);
+    written.strip_prefix("unix:").unwrap_or(written).starts_with('/')
+}
+
+fn path_fault(report: &Report, named: &NamedPath) -> Option<(TextSpan, String, String)> {
     let as_written = named.path.to_string_lossy();
     // Shell syntax for directories, which is not expanded here.
-    let remedy = if as_written.contains("/~") || as_written.contains('$') {
-        "`~` and `$NAME` stand for themselves: write the whole path, or `${HOME}`, the variable of the environment"
-    } else {
-        "a relative path begins at the folder of the configuration file"
-    };
+    let is_shell = as_written.contains("/~") || as_written.contains('$');
     let is_it = |suffix: &str| {
         let rest = named.directive.strip_suffix(suffix);
         rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
@@ -155,7 +157,25 @@ fn path_fault(named: &NamedPath) -> Option<(TextSpan, String, String)> {
         },
         _ => return None,
     };
-    Some((named.span.clone(), title, remedy.to_owned()))
+    let is_parent_missing = matches!(path_kind(parent), PathKind::Nothing);
+    let remedy = match (wanted, path_kind(&path)) {
+        _ if is_shell => {
+            "`~` and `$NAME` stand for themselves: write the whole path, or `${HOME}`, the variable of the environment".to_owned()
+        }
+        _ if !is_written_absolute(report, named) => {
+            "a relative path begins at the folder of the configuration file".to_owned()
+        }
+        (PathRequirement::FileInFolder | PathRequirement::Socket, PathKind::Nothing) if is_parent_missing => {
+            format!("`mkdir -p {}` makes the folder", parent.display())
+        }
+        (PathRequirement::ExistingFolder, PathKind::Nothing) => {
+            format!("`mkdir -p {shown}` makes it, or write the path of another folder")
+        }
+        (PathRequirement::ExistingFile, _) => "write the path of a file that is there".to_owned(),
+        (PathRequirement::Either, _) => "write the path of a file or folder that is there".to_owned(),
+        _ => "write another path".to_owned(),
+    };
+    Some((named.span.clone(), title, remedy))
 }
 
 /// Kind of file at a path.
@@ -227,6 +247,27 @@ mod tests {
             )
         };
         let at = |name: &str| folder.join(name).display().to_string();
+        let remedy = |text: &str| {
+            let (_, report) = Config::parse(text, "k.toml", &folder).unwrap();
+            report_missing(&report).unwrap().findings()[0].help.join(" ")
+        };
+        let relative = "a relative path begins at the folder of the configuration file";
+        for (text, expected) in [
+            ("[[route]]\nfiles = \"none\"\n", relative),
+            (
+                "[[route]]\nfiles = \"/none/a\"\n",
+                "`mkdir -p /none/a` makes it, or write the path of another folder",
+            ),
+            ("listen = \"unix:/none/x.sock\"\n", "`mkdir -p /none` makes the folder"),
+            ("listen = \"unix:none/x.sock\"\n", relative),
+            ("[log]\nfile = '/none/a.log'\n", "`mkdir -p /none` makes the folder"),
+            (
+                "[[route]]\nfiles = \".\"\nauth = { basic = \"/none/users\" }\n",
+                "write the path of a file that is there",
+            ),
+        ] {
+            assert_eq!(remedy(text), expected, "{text}");
+        }
         assert_eq!(of("[[route]]\nfiles = \"public\"\n[log]\nfile = \"new.log\"\n"), None);
         let disk = |path: &str| {
             of(&format!("[cache]\ndisk = {{ path = \"{path}\" }}\n[[route]]\nfiles = \"public\"\n"))

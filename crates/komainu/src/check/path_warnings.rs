@@ -45,6 +45,7 @@ pub(crate) type PathWarning = (TextSpan, String, &'static str, String);
 pub(crate) fn path_warnings(report: &Report, config: &Config) -> Vec<PathWarning> {
     let Some((user, is_other)) = serving_user(config) else { return Vec::new() };
     let mut doubts = served_secret_warnings(report);
+    doubts.extend(missing_fallback_warnings(report, config));
     for named in report.named_paths() {
         let Ok(path) = std::path::absolute(&named.path) else { continue };
         let of_right = SERVED_DIRECTIVES.iter().find(|(end, _)| is_directive(named, end));
@@ -87,6 +88,32 @@ fn served_secret_warnings(report: &Report) -> Vec<PathWarning> {
         Some((named.span.clone(), title, "this is not meant for clients", help))
     };
     report.named_paths().iter().filter(of_kind).filter_map(served).collect()
+}
+
+/// Returns warnings for files that `fallback` of `files` names and that are in none of its folders.
+fn missing_fallback_warnings(report: &Report, config: &Config) -> Vec<PathWarning> {
+    let mut roots: Vec<_> =
+        report.named_paths().iter().filter(|named| is_directive(named, "files.root")).collect();
+    let mut doubts = Vec::new();
+    for route in config.sites.iter().flat_map(|site| &site.routes) {
+        let config::Action::Files(files) = &route.action else { continue };
+        let Some(first) = files.root.first() else { continue };
+        // Each place of a folder belongs to one route: of equal ones, the first that is left.
+        let Some(place) = roots.iter().position(|named| named.path == *first) else { continue };
+        let place = roots.remove(place);
+        let Some(fallback) = &files.fallback else { continue };
+        let paths: Vec<_> =
+            files.root.iter().map(|root| root.join(fallback.trim_start_matches('/'))).collect();
+        let is_missing = |path: &std::path::PathBuf| {
+            fs::metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        };
+        if files.root.iter().all(|root| root.is_dir()) && paths.iter().all(is_missing) {
+            let title = format!("the file of `fallback` is missing: {}", paths[0].display());
+            let help = "write the path of a file below `root`, or leave `fallback` out".to_owned();
+            doubts.push((place.span.clone(), title, "paths without a file are answered 404", help));
+        }
+    }
+    doubts
 }
 
 /// Returns messages for existing Unix sockets of upstream servers that the server's user cannot open.

@@ -82,7 +82,7 @@ fn read_included(
 ) -> Result<Vec<(PathBuf, String)>, Failure> {
     let mut included = Vec::new();
     for pattern in config::include_patterns(text, &environment) {
-        let directive = || format!("`include = \"{pattern}\"` in {}", path.display());
+        let directive = || format!("`include = \"{pattern}\"` in {}", include_place(path, text, &pattern));
         for file in matching_files(path, &pattern).with_context(directive)? {
             let real = file.canonicalize();
             let is_around =
@@ -105,6 +105,16 @@ fn read_included(
         }
     }
     Ok(included)
+}
+
+/// Returns the file of an include, with its line if it stands there as it is read.
+fn include_place(path: &Path, text: &str, include: &str) -> String {
+    let is_there =
+        |line: &str| ['"', '\''].iter().any(|quote| line.contains(&format!("{quote}{include}{quote}")));
+    match text.lines().position(is_there) {
+        Some(at) => format!("{}:{}", path.display(), at + 1),
+        None => path.display().to_string(),
+    }
 }
 
 /// Returns the files that an include in `path` matches.
@@ -143,8 +153,8 @@ fn unmatched_include_warnings(path: &Path, text: &str) -> Vec<String> {
                 && !is_empty_folder(file, pattern)
         });
         warnings.extend(unmatched.map(|pattern| {
-            let (file, folder) = (file.display(), base_folder(file).display());
-            format!("`include = \"{pattern}\"` in {file}: no file matches it; it is looked for in {folder}")
+            let (place, folder) = (include_place(file, content, &pattern), base_folder(file).display());
+            format!("`include = \"{pattern}\"` in {place}: no file matches it; it is looked for in {folder}")
         }));
     }
     warnings

@@ -135,3 +135,33 @@ fn world_readable_secrets_and_empty_user_lists_cause_warnings() {
     assert!(!said.contains("every user"), "{said}");
     assert!(said.contains(&format!("warning: there is no user in {}\n", users.display())), "{said}");
 }
+
+#[test]
+fn a_missing_fallback_causes_a_warning() {
+    let folder = Folder::new();
+    folder.write("www/index.html", "A").write("more/app.html", "B");
+    let said_of = |roots: &str, fallback: &str| {
+        let config = format!(
+            r#"
+            {}
+            [[route]]
+            path = "/other/*"
+            files = "www"
+            [[route]]
+            files = {{ root = {roots}, fallback = "{fallback}" }}
+            "#,
+            rig::as_we_are()
+        );
+        folder.write("komainu.toml", config);
+        let checked = komainu().args(["check", "-c"]).arg(folder.at("komainu.toml")).output().unwrap();
+        assert!(checked.status.success(), "{}", rig::text(&checked.stderr));
+        rig::text(&checked.stderr)
+    };
+    let title = format!("the file of `fallback` is missing: {}", folder.at("www/app.html").display());
+    let said = said_of("\"www\"", "/app.html");
+    assert!(said.contains(&title) && said.contains("komainu.toml:8:"), "{said}");
+    for (roots, fallback) in [("\"www\"", "/index.html"), ("[\"www\", \"more\"]", "/app.html")] {
+        let said = said_of(roots, fallback);
+        assert!(!said.contains("fallback"), "{said}");
+    }
+}
