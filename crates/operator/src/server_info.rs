@@ -102,6 +102,8 @@ pub struct ServerInfo {
     pub generations: Arc<Generations>,
     /// Returns the text of the active configuration; `None` if it does not come from a file.
     pub active_text: Box<dyn Fn() -> Option<ConfigText> + Send + Sync>,
+    /// Returns the directives of the active configuration that only a restart applies.
+    pub awaiting_restart: Box<dyn Fn() -> Vec<&'static str> + Send + Sync>,
     /// Changes the configuration and waits for the result.
     pub edit_config: Box<dyn Fn(ConfigEdit) -> Result<Value, EditError> + Send + Sync>,
     /// Reloads the configuration and waits for the result.

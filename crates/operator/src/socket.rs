@@ -314,7 +314,10 @@ pub(crate) fn execute_command(line: &str, info: &ServerInfo) -> Value {
             None => json!({ "error": format!("there is no application {app}") }),
         },
         ("cache", command) => (info.run_cache_command)(command),
-        ("config", "") => json!({ "text": (info.active_text)().map(|text| text.joined.to_string()) }),
+        ("config", "") => json!({
+            "text": (info.active_text)().map(|text| text.joined.to_string()),
+            "awaiting_restart": (info.awaiting_restart)(),
+        }),
         ("certificates", "") => json!({ "certificates": all_certificates(info) }),
         ("renew", name) => match info.certificates.get().map(|certificates| certificates.renew(name)) {
             Some(Ok(())) => json!({ "done": format!("{name}: the certificate is being renewed") }),

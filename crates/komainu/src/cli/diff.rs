@@ -89,8 +89,13 @@ pub(crate) fn run_format(arguments: &FormatArguments) -> Result<String, Failure>
 /// # Errors
 /// A configuration is invalid, or there is no server.
 pub(crate) fn run_diff(arguments: &DiffArguments) -> Result<String, Failure> {
+    let mut awaiting = Vec::new();
     let ((old_path, old_text), new_path) = match arguments.files.as_slice() {
-        [] => ((arguments.config.clone(), running_config(arguments)?), arguments.config.clone()),
+        [] => {
+            let (text, late) = running_config(arguments)?;
+            awaiting = late;
+            ((arguments.config.clone(), text), arguments.config.clone())
+        }
         [old, new] => ((old.clone(), reading::read_text(old)?), new.clone()),
         _ => {
             return Err(Failure::new(
@@ -106,19 +111,30 @@ pub(crate) fn run_diff(arguments: &DiffArguments) -> Result<String, Failure> {
     let late = lifecycle::changes_requiring_restart(&old.config, &new.config);
     let is_coloured =
         io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    Ok(format_changes(&changes, &late, is_coloured))
+    let mut said = format_changes(&changes, &late, is_coloured);
+    awaiting.retain(|directive| !late.contains(&directive.as_str()));
+    if !awaiting.is_empty() {
+        let what = sanitize(&awaiting.join(", "));
+        said.push_str(&format!(
+            "a restart or an upgrade is still to apply what was changed before: {what}\n"
+        ));
+    }
+    Ok(said)
 }
 
-/// Returns the configuration of the running server; of several servers, of the one that uses the
-/// configuration file.
-fn running_config(arguments: &DiffArguments) -> Result<String, Failure> {
+/// Returns the configuration of the running server, and the directives in it that only a restart applies; of several
+/// servers, of the one that uses the configuration file.
+fn running_config(arguments: &DiffArguments) -> Result<(String, Vec<String>), Failure> {
     let one = match arguments.pid {
         None => status::select_pid(None).or_else(|_| status::pid_for_file(&arguments.config))?,
         pid => status::select_pid(pid)?,
     };
     let answer = control_client::send_command(one, "config")?;
     match answer["text"].as_str() {
-        Some(text) if !text.is_empty() => Ok(text.to_owned()),
+        Some(text) if !text.is_empty() => {
+            let names = answer["awaiting_restart"].as_array().into_iter().flatten();
+            Ok((text.to_owned(), names.filter_map(Value::as_str).map(str::to_owned).collect()))
+        }
         _ => Err(Failure::new("the server was started without a configuration file: name two files")),
     }
 }

@@ -94,15 +94,21 @@ impl RunningServer {
         let same = options::listen_options(before) == options::listen_options(config)
             && of_users(before) == of_users(config)
             && before.log == config.log
-            && before.control == config.control
-            && changes_requiring_restart(before, config).is_empty();
-        if self.link.is_none() || same {
-            Ok(())
-        } else {
-            Err(EditError::new(
-                403,
-                "addresses, users, logs, `[control]`, limits and applications of other users are root's to change: edit the file, and reload",
-            ))
+            && before.control == config.control;
+        let late = changes_requiring_restart(before, config);
+        if self.link.is_none() || same && late.is_empty() {
+            return Ok(());
         }
+        let message = if same {
+            let (verb, is) = if late.len() == 1 { ("changes", "is") } else { ("change", "are") };
+            let names = late.join(", ");
+            format!(
+                "{names} {verb} only at a restart and {is} root's to change: edit the file, and restart the server"
+            )
+        } else {
+            "addresses, users, logs, `[control]` and applications of other users are root's to change: edit the file, and reload"
+                .to_owned()
+        };
+        Err(EditError::new(403, message))
     }
 }

@@ -87,6 +87,11 @@ impl ActiveConfig {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Returns the directives that have other values than at the start, and that only a restart applies.
+    pub(crate) fn awaiting_restart(&self) -> Vec<&'static str> {
+        changes_requiring_restart(&self.start_config, &self.active_plan().config)
+    }
+
     /// Returns the text of the configuration in force.
     pub(crate) fn active_text(&self) -> Option<ConfigText> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -399,6 +399,7 @@ fn build_server_info(
     };
     let theirs = active_config.clone();
     let texts = active_config.clone();
+    let of_restarts = active_config.clone();
     let file_certificates =
         move || theirs.active_plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
     let theirs = active_config.clone();
@@ -444,6 +445,7 @@ fn build_server_info(
         reload_config: Box::new(reload),
         edit_config: Box::new(edit),
         active_text: Box::new(move || texts.active_text()),
+        awaiting_restart: Box::new(move || of_restarts.awaiting_restart()),
         generations: active_config.generations.clone(),
         upgrade_server: Box::new(upgrade),
         memory,

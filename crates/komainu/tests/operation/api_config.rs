@@ -220,6 +220,9 @@ fn unprivileged_server_applies_changes_without_writing_files() {
         let refused = ctl(&rig, &["config", "set", path, value]);
         assert!(!refused.status.success() && text(&refused.stderr).contains("root's to change"), "{path}");
     }
+    let refused = ctl(&rig, &["config", "set", "threads", "3"]);
+    let said = text(&refused.stderr);
+    assert!(said.contains("`threads` changes only at a restart and is root's to change"), "{said}");
     let refused = ctl(&rig, &["api", "PUT", "/v1/config/route/0/respond?persist=true", "\"c\""]);
     assert!(
         !refused.status.success() && text(&refused.stderr).contains("cannot write"),

@@ -144,6 +144,11 @@ fn a_reload_waits_for_its_result() {
         let (code, said) = reload();
         assert!(code == Some(1) && said.contains("`threads` changes only at a restart"), "{code:?} {said}");
     }
+    let file = rig.folder.at("komainu.toml");
+    let diff = || text(&run(&rig, &["diff", "--pid", &pid, "-c", file.to_str().unwrap()]).stdout);
+    let said = diff();
+    let expected = "nothing would change\na restart or an upgrade is still to apply what was changed before: `threads`\n";
+    assert_eq!(said, expected);
     rig.get("/a").expect(200, "A");
     write(
         &rig.folder,
@@ -155,6 +160,7 @@ fn a_reload_waits_for_its_result() {
     );
     let (code, said) = reload();
     assert!(code == Some(0) && said.contains("in use"), "{code:?} {said}");
+    assert_eq!(diff(), "nothing would change\n");
 }
 
 #[test]
