@@ -50,6 +50,8 @@ const DIRECTIVES: &[ForeignDirective] = &[
         "`auth = { basic = \"FILE\" }`: bcrypt and Argon2 (`htpasswd -B`), not MD5 and SHA-1",
     )
     .see("passwords", "auth.md"),
+    here(&["ErrorDocument"], "`error_pages = { 404 = \"FILE\" }` at the top of the file or in a site"),
+    here(&["AddType"], "`types` in `files = { ... }`; common ones are known"),
     here(&["mod_md"], "`tls = \"auto\"`"),
     here(&["mod_deflate", "mod_brotli"], COMPRESS),
     here(&["mod_expires", "mod_headers"], "`cache_control` in `files = { ... }`, `response_headers`"),

@@ -8,7 +8,7 @@ const DIRECTIVES: &[ForeignDirective] = &[
     here(&["bind"], "`listen`"),
     here(&["backend"], "`[upstreams.NAME]`"),
     here(&["server"], "`to` in `[upstreams.NAME]`").within("backend").ambiguous(),
-    here(&["acl"], "conditions of a `[[site.route]]`: `path`, `method`, `header`, `query`"),
+    here(&["acl"], "a `[[site.route]]` with conditions: `path`, `method`, `header`, `query`"),
     here(
         &["path_beg", "hdr(host)", "method", "hdr()", "unless", "!"],
         "`path` of the route, `hosts` of the site, `method`, `header`, `not`",
@@ -56,6 +56,11 @@ const DIRECTIVES: &[ForeignDirective] = &[
         &["http-request redirect", "http-request return", "http-request deny"],
         "`redirect`, `respond`, `deny`",
     ),
+    here(
+        &["http-request", "http-response"],
+        "`redirect`, `respond`, `deny`, `request_headers` or `response_headers` in a `[[site.route]]`",
+    ),
+    here(&["global"], "the top of the file: `user`, `threads`, `[limits]`, `[log]`"),
     not_needed(&["option forwardfor"], "X-Forwarded-For is sent by itself"),
     here(&["accept-proxy"], "`proxy_protocol` in `listen`"),
     here(&["send-proxy", "send-proxy-v2"], "`proxy_protocol` in `proxy = { ... }`"),

@@ -12,7 +12,7 @@ const BLOCKS: &[ForeignDirective] = &[
     here(&["location"], "a `[[site.route]]` with `path`").see("paths", "guide.md#paths"),
     here(&["location ~"], r"`path = '~ ^/u/(\d+)$'`, with `$1` and names")
         .see("regular expressions", "guide.md#regular-expressions-and-rewrites"),
-    here(&["if"], "conditions of a `[[site.route]]`: `path`, `method`, `header`, `query`"),
+    here(&["if"], "a `[[site.route]]` with conditions: `path`, `method`, `header`, `query`"),
     here(&["limit_except"], "`method` of a `[[site.route]]`"),
     here(&["internal"], "`internal = true` of a route"),
     here(&["rewrite"], "`rewrite` or `redirect` in a `[[site.route]]`"),
@@ -695,7 +695,7 @@ pub(crate) const DIFFERENCES: &[&str] = &[
     "Conditions of requests (If-Match, If-None-Match) count for files, not for fixed responses. A target with a fragment is answered \
      400, and an empty Host is a host that no site names. What is answered 400 has no route, so no fields of one. TRACE is for the route.",
     "Slashes at the start of a path are always merged, and no file has a path with `//`. Paths are passed on without empty segments and those of dots. The limit of contents is that of the location that answers, and counts before redirects and fixed responses. Vary \
-     has Accept-Encoding wherever compression is on. A field of `request_headers` without a value is sent, empty.",
+     has Accept-Encoding wherever compression is on. A field of `request_headers` with an empty value is sent; nginx leaves it out.",
     "Beside `php`, files with the name of a script, in any case, or of a copy of one are never sent. Servers of FastCGI, uwsgi and SCGI get \
      HTTP_HOST and SERVER_NAME as `Host` has them, REMOTE_USER of users that `auth` knows, and no Expect.",
     "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",

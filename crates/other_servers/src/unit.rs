@@ -30,6 +30,7 @@ const DIRECTIVES: &[ForeignDirective] = &[
     )
     .see("PHP inside", "php.md#php-inside")
     .ambiguous(),
+    here(&["mime_types"], "`types` in `files = { ... }`; common ones are known"),
     here(&["isolation"], "`sandbox` and `limits` of the application, systemd's unit").ambiguous(),
     here(&["certificates"], "`tls`, or nothing").ambiguous(),
     here(&["PUT /config/…"], "a file, and `komainu reload`; or the control API")

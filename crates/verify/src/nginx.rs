@@ -314,7 +314,7 @@ fn general_remark(
             && found.old == "-"
             && found.new.is_empty() =>
         {
-            "a field of `request_headers` without a value is sent, empty"
+            "a field of `request_headers` with an empty value is sent"
         }
         () if is_field(found, &["age"]) && found.old == "-" => "cached responses have Age",
         () if is_field(found, &["content-type"]) => "media types of files are those of Komainu's list",
