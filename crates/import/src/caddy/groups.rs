@@ -5,12 +5,12 @@ use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
 
 /// Requests that a group has entered without an answer: hosts and conditions.
-type Unanswered = Vec<(Vec<String>, TomlSection)>;
+type EnteredRequests = Vec<(Vec<String>, TomlSection)>;
 
 /// Groups of a list of routes, with the requests that their first routes have entered without answering them. Routes of
 /// the same group do not get these, but those of no group do.
 #[derive(Debug, Default)]
-pub(super) struct RouteGroups(Vec<(String, Unanswered)>);
+pub(super) struct RouteGroups(Vec<(String, EnteredRequests)>);
 
 impl RouteGroups {
     /// Returns the conditions of requests that a route does not get because another one of its group has entered them;
@@ -29,7 +29,7 @@ impl RouteGroups {
     }
 
     /// Records the requests that a route has entered and not answered.
-    pub(super) fn enter(&mut self, route: &DataNode, unanswered: Unanswered) {
+    pub(super) fn enter(&mut self, route: &DataNode, unanswered: EnteredRequests) {
         if let Some(group) = group_of(route) {
             self.0.push((group.to_owned(), unanswered));
         }
