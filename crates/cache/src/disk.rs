@@ -15,7 +15,7 @@ use http::Head;
 
 use crate::disk_folder::DiskFolder;
 use crate::disk_index::{FILE_BYTES, FileName, PendingPurge, PurgeEffect, purge_effect, url_hash};
-use crate::disk_thread::{DiskCommand, DiskReport, DiskShared, DiskThread};
+use crate::disk_thread::{DiskCommand, DiskReport, DiskShared, DiskThread, PurgeRecorder};
 use crate::file_format;
 use crate::key::url;
 use crate::object::Object;
@@ -29,6 +29,8 @@ const OBJECT_SHARE: u64 = 8;
 /// Minimum remaining freshness of a response to be written, in seconds; a shorter-lived one would soon be
 /// written again.
 const LIFETIME_S_MIN: u64 = 10;
+/// Maximum time to wait until purges are written down.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Directory and limits of the cache on disk.
 #[derive(Clone, Debug, PartialEq)]
@@ -132,6 +134,10 @@ impl Disk {
         std::thread::Builder::new()
             .name("komainu-cache".into())
             .spawn(move || DiskThread::new(theirs).run(&received))?;
+        let theirs = shared.clone();
+        std::thread::Builder::new()
+            .name("komainu-purges".into())
+            .spawn(move || PurgeRecorder::run(&theirs))?;
         let disk = Disk { options, shared, orders };
         let (tried, changed) = &disk.shared.is_tried;
         let waits = tried.lock().unwrap_or_else(PoisonError::into_inner);
@@ -192,22 +198,32 @@ impl Disk {
         drop(index);
     }
 
-    /// Purges responses. Once this returns, a response stored before is no longer found, even after a restart
-    /// and even if the process is killed immediately. Returns the number of responses removed by a purge of a
-    /// URL; for a prefix or tag the number is not known yet.
+    /// Purges responses. Once this returns, a response stored before is no longer found. Another thread writes the
+    /// purge down; see [`Disk::wait_recorded`]. Returns the number of responses removed by a purge of a URL; for a
+    /// prefix or tag the number is not known yet.
     pub(crate) fn purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
         let mut index = self.shared.index();
         // Until the directory has been read, any purge may concern files in it.
         if self.shared.is_writable.load(Ordering::Acquire) && index.has_nothing_for(purge) {
             return 0;
         }
-        let (pending, count) = index.purge(purge, soft_at_s);
-        if let Some(order) = index.sweep_order(pending.number) {
+        let (number, count) = index.purge(purge, soft_at_s);
+        if let Some(order) = index.sweep_order(number) {
             self.send(DiskCommand::Sweep(order));
         }
         drop(index);
-        self.shared.record_purge(&pending);
+        self.shared.recorder.request();
         count
+    }
+
+    /// Waits until all purges made so far hold even after a restart, and even if the process is killed immediately.
+    /// Blocks, for at most five seconds.
+    ///
+    /// # Errors
+    /// They cannot be written; `TimedOut` if the disk does not answer.
+    pub(crate) fn wait_recorded(&self) -> io::Result<()> {
+        let to = self.shared.index().number();
+        self.shared.recorder.wait(to, RECORD_TIMEOUT)
     }
 
     fn send(&self, order: DiskCommand) {
@@ -229,6 +245,12 @@ impl Disk {
         let shared = self.shared.clone();
         let orders = self.orders.clone();
         Some(DiskLookup { shared, orders, key: key.to_vec(), files, purges, purges_before: began_after })
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.shared.recorder.end();
     }
 }
 

@@ -80,16 +80,21 @@ impl DiskFolder {
             }
         }
         let purges = match fs::read(self.path.join("purges")) {
-            Ok(list) => decode_purges(&list),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Ok(list) => Some(decode_purges(&list)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
         let said = fs::read_to_string(self.path.join("run")).ok().and_then(|text| text.trim().parse().ok());
-        let numbers = files.iter().map(|file| file.number).chain(purges.iter().map(|purge| purge.number));
+        let listed = purges.iter().flatten().map(|purge| purge.number);
+        let numbers = files.iter().map(|file| file.number).chain(listed);
         let seen = numbers.map(|number| number >> 32).max();
         let run: u64 = said.max(seen).unwrap_or(0) + 1;
         self.replace("run", format!("{run}\n").as_bytes())?;
-        Ok(FolderContents { files, purges, number: run << 32 })
+        let number = run << 32;
+        // Without a list, nothing tells which of the files were purged: see `DiskFolder::make_void`.
+        let all = || PendingPurge { number, purge: Purge::All, soft_at_s: None };
+        let purges = purges.unwrap_or_else(|| if files.is_empty() { Vec::new() } else { vec![all()] });
+        Ok(FolderContents { files, number: number + purges.len() as u64, purges })
     }
 
     /// Writes a response.
@@ -140,6 +145,14 @@ impl DiskFolder {
         let list: Vec<u8> = purges.iter().flat_map(encode_purge).collect();
         self.replace("purges", &list)?;
         OpenOptions::new().append(true).open(self.path.join("purges"))
+    }
+
+    /// Removes the list of purges: files without a list do not count when the directory is opened.
+    pub(crate) fn make_void(&self) -> io::Result<()> {
+        match fs::remove_file(self.path.join("purges")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
     }
 
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {

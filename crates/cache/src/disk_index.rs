@@ -177,6 +177,11 @@ impl DiskIndex {
         self.purges = Arc::new(all);
     }
 
+    /// Returns the sequence number that follows, without using it.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Returns the next sequence number.
     pub(crate) fn next_number(&mut self) -> u64 {
         self.number += 1;
@@ -315,9 +320,9 @@ impl DiskIndex {
         order.load(Ordering::Relaxed)
     }
 
-    /// Remembers a purge, and applies it as far as file names suffice. Returns it with its number, and the
-    /// number of files it matches by URL.
-    pub(crate) fn purge(&mut self, purge: &Purge, soft_at_s: Option<u64>) -> (PendingPurge, u64) {
+    /// Remembers a purge, and applies it as far as file names suffice. Returns its sequence number, and the number
+    /// of files it matches by URL.
+    pub(crate) fn purge(&mut self, purge: &Purge, soft_at_s: Option<u64>) -> (u64, u64) {
         let mut purge = purge.clone();
         let mut soft_at_s = soft_at_s;
         if soft_at_s.is_none() && self.purges.iter().any(|pending| pending.purge == purge) {
@@ -329,9 +334,10 @@ impl DiskIndex {
             (purge, soft_at_s) = (Purge::All, None);
         }
         let pending = PendingPurge { number: self.next_number(), purge, soft_at_s };
+        let number = pending.number;
         let count = self.apply_at_once(&pending);
-        Arc::make_mut(&mut self.purges).push(pending.clone());
-        (pending, count)
+        Arc::make_mut(&mut self.purges).push(pending);
+        (number, count)
     }
 
     fn apply_at_once(&mut self, pending: &PendingPurge) -> u64 {
@@ -475,8 +481,8 @@ mod tests {
         let (one, two) = (file("http://a/1", 1, 9), file("https://a/1", 2, 9));
         let mut index = loaded(&[one, two, file("http://a/2", 3, 9)], 4);
         let tagged = object(&[("xkey", "t")], "");
-        let (pending, count) = index.purge(&Purge::of_url("//a/1").unwrap(), None);
-        assert_eq!((pending.number, count, index.len()), (4, 2, 1));
+        let (number, count) = index.purge(&Purge::of_url("//a/1").unwrap(), None);
+        assert_eq!((number, count, index.len()), (4, 2, 1));
         index.purge(&tag("t"), None);
         index.purge(&Purge::of_url("http://a/s*").unwrap(), Some(50));
         assert_eq!(purge_effect(index.purges(), b"http://a/2", &tagged, 3), PurgeEffect::Purged);

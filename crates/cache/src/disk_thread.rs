@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -65,10 +65,9 @@ pub(crate) struct DiskShared {
     pub(crate) files_max: usize,
     pub(crate) retry: Duration,
     pub(crate) index: Mutex<DiskIndex>,
-    /// The list of purges on disk; `None` until the directory is open.
-    pub(crate) purges: Mutex<Option<File>>,
-    /// Number of entries in the list on disk.
-    listed_purges: AtomicUsize,
+    /// The list of purges on disk. Locked while it is written, so never by threads that serve requests.
+    purges: Mutex<PurgeList>,
+    pub(crate) recorder: PurgeRecorder,
     /// Whether the directory has been read and is writable.
     pub(crate) is_writable: AtomicBool,
     /// Whether a failure was reported and nothing has been written since.
@@ -109,7 +108,7 @@ impl DiskShared {
             retry,
             index: Mutex::default(),
             purges: Mutex::default(),
-            listed_purges: AtomicUsize::new(0),
+            recorder: PurgeRecorder::default(),
             is_writable: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             is_tried: Default::default(),
@@ -130,32 +129,50 @@ impl DiskShared {
         self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn purges(&self) -> MutexGuard<'_, Option<File>> {
+    pub(crate) fn purges(&self) -> MutexGuard<'_, PurgeList> {
         self.purges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends a purge to the list on disk: a short write to the page cache.
-    pub(crate) fn record_purge(&self, pending: &PendingPurge) {
-        let mut list = self.purges();
-        let Some(file) = list.as_mut() else { return };
-        if self.listed_purges.fetch_add(1, Ordering::Relaxed) >= LISTED_MAX {
-            return self.rewrite_purges(&mut list);
-        }
-        if let Err(error) = append_purge(file, pending) {
+    /// Writes down all purges that are not on disk yet. Returns the number below which all are; `None` if that is
+    /// known only once the directory has been read.
+    ///
+    /// # Errors
+    /// The list cannot be written, and the contents of the directory cannot be made void either.
+    fn record_purges(&self, list: &mut PurgeList) -> io::Result<Option<u64>> {
+        let index = self.index();
+        let (all, to) = (index.purges().clone(), index.number());
+        drop(index);
+        let recorded_to = list.recorded_to;
+        let Some(file) = &mut list.file else {
+            let is_known = list.is_void || *self.is_tried.0.lock().unwrap_or_else(PoisonError::into_inner);
+            return Ok(is_known.then_some(to));
+        };
+        let new: Vec<&PendingPurge> = all.iter().filter(|purge| purge.number >= recorded_to).collect();
+        let written = if list.entries + new.len() > LISTED_MAX {
+            self.folder.rewrite_purges(&all).map(|file| (list.file, list.entries) = (Some(file), all.len()))
+        } else {
+            let appended = new.iter().try_for_each(|purge| append_purge(file, purge));
+            appended.map(|()| list.entries += new.len())
+        };
+        if let Err(error) = written {
             self.report_failure(&error);
+            list.file = None;
+            // Removing the list needs no room.
+            self.folder.make_void().map_err(|_| error)?;
+            list.is_void = true;
         }
+        list.recorded_to = to;
+        Ok(Some(to))
     }
 
     /// Rewrites the list on disk without completed purges.
-    pub(crate) fn rewrite_purges(&self, list: &mut Option<File>) {
-        let waiting = self.index().purges().clone();
-        match self.folder.rewrite_purges(&waiting) {
-            Ok(file) => {
-                *list = Some(file);
-                self.listed_purges.store(waiting.len(), Ordering::Relaxed);
-            }
-            Err(error) => self.report_failure(&error),
-        }
+    fn rewrite_purges(&self, list: &mut PurgeList) -> io::Result<()> {
+        let index = self.index();
+        let (waiting, to) = (index.purges().clone(), index.number());
+        drop(index);
+        let file = Some(self.folder.rewrite_purges(&waiting)?);
+        *list = PurgeList { file, entries: waiting.len(), recorded_to: to, is_void: false };
+        Ok(())
     }
 
     pub(crate) fn report_failure(&self, error: &io::Error) {
@@ -192,6 +209,96 @@ impl DiskShared {
         let (tried, changed) = &self.is_tried;
         *tried.lock().unwrap_or_else(PoisonError::into_inner) = true;
         changed.notify_all();
+    }
+}
+
+/// The list of purges on disk.
+#[derive(Debug, Default)]
+pub(crate) struct PurgeList {
+    /// `None` until the directory is open, and after a failure.
+    pub(crate) file: Option<File>,
+    /// Number of entries in the file.
+    entries: usize,
+    /// All purges with a number below this one are in the file, or completed.
+    recorded_to: u64,
+    /// Whether the file was removed: what is in the directory does not count any more.
+    is_void: bool,
+}
+
+/// Writes purges down on a thread of its own, so that no other thread waits for the disk.
+#[derive(Debug, Default)]
+pub(crate) struct PurgeRecorder {
+    state: Mutex<RecorderState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct RecorderState {
+    is_due: bool,
+    is_over: bool,
+    recorded_to: u64,
+    /// A failure, and the number below which purges are not all on disk.
+    failure: Option<(u64, io::ErrorKind)>,
+}
+
+impl PurgeRecorder {
+    fn state(&self) -> MutexGuard<'_, RecorderState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has all purges written down soon.
+    pub(crate) fn request(&self) {
+        self.state().is_due = true;
+        self.changed.notify_all();
+    }
+
+    /// Ends the thread when it has written down what was requested.
+    pub(crate) fn end(&self) {
+        self.state().is_over = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until purges with a number below `to` are on disk.
+    ///
+    /// # Errors
+    /// They cannot be written; `TimedOut` if the disk does not answer in time.
+    pub(crate) fn wait(&self, to: u64, timeout: Duration) -> io::Result<()> {
+        self.request();
+        let is_open = |state: &mut RecorderState| {
+            state.recorded_to < to && state.failure.is_none_or(|(below, _)| below < to)
+        };
+        let (state, _) = self
+            .changed
+            .wait_timeout_while(self.state(), timeout, is_open)
+            .unwrap_or_else(PoisonError::into_inner);
+        match state.failure {
+            _ if state.recorded_to >= to => Ok(()),
+            Some((below, kind)) if below >= to => Err(kind.into()),
+            _ => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Writes purges down whenever they are requested, until [`PurgeRecorder::end`].
+    pub(crate) fn run(shared: &DiskShared) {
+        let recorder = &shared.recorder;
+        loop {
+            let is_idle = |state: &mut RecorderState| !state.is_due && !state.is_over;
+            let waited = recorder.changed.wait_while(recorder.state(), is_idle);
+            let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+            if !std::mem::take(&mut state.is_due) {
+                return;
+            }
+            drop(state);
+            let requested = shared.index().number();
+            let recorded = shared.record_purges(&mut shared.purges());
+            let mut state = recorder.state();
+            match recorded {
+                Ok(to) => state.recorded_to = state.recorded_to.max(to.unwrap_or(0)),
+                Err(error) => state.failure = Some((requested, error.kind())),
+            }
+            drop(state);
+            recorder.changed.notify_all();
+        }
     }
 }
 
@@ -282,19 +389,19 @@ impl DiskThread {
         (self.lock, self.sweep) = (None, None);
         let Some(lock) = self.shared.folder.lock()? else { return Ok(false) };
         let contents = self.shared.folder.open()?;
-        let mut purges = self.shared.purges();
+        let mut list = self.shared.purges();
         let mut index = self.shared.index();
         index.load(contents.files, contents.purges, contents.number);
         // Later purges wait for their orders, because responses stored before them may still be queued.
         self.last_purge = index.next_number();
         let files = index.len();
         let bytes = index.bytes();
-        let waiting = index.purges().clone();
         drop(index);
-        *purges = Some(self.shared.folder.rewrite_purges(&waiting)?);
-        drop(purges);
+        self.shared.rewrite_purges(&mut list)?;
+        drop(list);
         self.lock = Some(lock);
         self.shared.is_writable.store(true, Ordering::Release);
+        self.shared.recorder.request();
         self.shared.account_memory();
         if !self.shared.has_failed.load(Ordering::Acquire) {
             (self.shared.report)(DiskEvent::Opened(files, bytes));
@@ -423,14 +530,21 @@ impl DiskThread {
     }
 
     fn end_sweep(&mut self) {
-        // Purged files are removed first, so that nothing depends on the list any more.
-        if !self.remove_all() {
+        // Purged files are removed first, so that nothing depends on the list any more. Where one could not be removed,
+        // its purge is remembered until the directory is opened again.
+        if !self.remove_all() || !self.shared.is_writable.load(Ordering::Acquire) {
+            return;
+        }
+        let mut list = self.shared.purges();
+        // The list may not be rewritten below.
+        if self.shared.record_purges(&mut list).is_err() {
             return;
         }
         let swept = self.sweep.take().map(|sweep| sweep.purges).unwrap_or_default();
-        let mut list = self.shared.purges();
         self.shared.index().end_sweep(&swept);
-        self.shared.rewrite_purges(&mut list);
+        if let Err(error) = self.shared.rewrite_purges(&mut list) {
+            self.shared.report_failure(&error);
+        }
         drop(list);
         self.begin_sweep();
     }

@@ -4,6 +4,7 @@
 //! responses are removed, found by key or by the tag index; only prefixes require a scan of all keys. They
 //! are removed in slices, so that no serving thread waits long for a lock.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -74,6 +75,15 @@ impl Cache {
         sweep.purged
     }
 
+    /// Waits until all purges made so far hold even after a restart, and even if the process is killed immediately.
+    /// Blocks, for at most five seconds, if there is a disk.
+    ///
+    /// # Errors
+    /// They cannot be written to the disk.
+    pub fn wait_recorded(&self) -> io::Result<()> {
+        self.disk.as_ref().map_or(Ok(()), |disk| disk.wait_recorded())
+    }
+
     /// Removes the responses for a URL that an unsafe request has changed (RFC 9111 section 4.4).
     pub fn invalidate(&self, key: &[u8], now_s: u64) {
         let purge = Purge::Exact(url(key).to_vec());
@@ -97,7 +107,7 @@ impl Cache {
 
     /// Logs a purge: responses requested before are no longer stored or joined, and those on disk are no
     /// longer found. Returns the number of matching responses on disk if it is known, which is the case for
-    /// URLs. Remains in effect after a restart, even if the process is killed immediately.
+    /// URLs.
     fn log_purge(&self, purge: &Purge, soft_at_s: Option<u64>) -> u64 {
         let mut purges = self.purges();
         purges.add(purge);

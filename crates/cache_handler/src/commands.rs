@@ -34,6 +34,9 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// Part of the answer to a purge that would not outlast a restart.
+pub(crate) const NOT_RECORDED: &str =
+    "what is purged is no longer served, but after a restart it may be: the disk of the cache cannot be written";
 const NO_URL: &str = "is no URL: write http://HOST/PATH, https://HOST/PATH, or //HOST/PATH for both";
 
 /// Purges responses. The document is `{ "url" | "prefix" | "tag": text }` or `{ "all": true }`; `"soft":
@@ -58,6 +61,9 @@ fn purge(cache: &Cache, config: &Config, document: &Value) -> Value {
     let is_soft = document["soft"].as_bool() == Some(true);
     let now_s = now_s();
     let all: Vec<Purged> = purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).collect();
+    if let Err(failure) = cache.wait_recorded() {
+        return error(format!("{NOT_RECORDED}: {failure}"));
+    }
     let (objects, bytes) = all.iter().fold((0, 0), |sum, one| (sum.0 + one.objects, sum.1 + one.bytes));
     json!({ "objects": objects, "bytes": bytes })
 }

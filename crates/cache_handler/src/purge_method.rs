@@ -20,6 +20,8 @@ use net::{Exchange, Fault, PeerSet, Request};
 use process::config_files::ConfigFiles;
 use steps::auth;
 
+use crate::commands::NOT_RECORDED;
+
 /// Maximum tags in one request.
 const TAGS_MAX: usize = 256;
 /// Maximum concurrent purges by tag in the process, because they use threads that are shared with other work.
@@ -140,6 +142,13 @@ impl PurgeAccess {
             };
             exchange.core().offload_as(BlockingKind::CacheDisk, all).await
         };
+        if cache.disk().is_some() {
+            let cache = cache.clone();
+            let recorded = exchange.core().offload_as(BlockingKind::CacheDisk, move || cache.wait_recorded()).await;
+            if recorded.is_err() {
+                return exchange.refuse(Status::INTERNAL_SERVER_ERROR, NOT_RECORDED).await;
+            }
+        }
         let body = format!("{{\"objects\":{},\"bytes\":{}}}\n", purged.objects, purged.bytes);
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"application/json");

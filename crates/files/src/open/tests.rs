@@ -27,6 +27,32 @@ fn root(scratch: &ScratchFolder, symlinks: Symlinks) -> Root {
     Root::open(&scratch.path("root"), symlinks).unwrap()
 }
 
+/// A file system that is mounted below the root may be remote.
+#[test]
+fn mounts_below_the_root_are_left_to_other_threads() {
+    let root = Root::open(Path::new("/"), Symlinks::Follow).unwrap();
+    for (path, quick) in [("/proc/version", false), ("/", true)] {
+        let found = root.open_path(path.as_bytes(), BlockingMode::CacheOnly);
+        assert_eq!(found.is_ok(), quick, "{path}");
+        assert!(root.open_path(path.as_bytes(), BlockingMode::Blocking).is_ok());
+    }
+    assert!(matches!(root.has_file(b"/proc/version", BlockingMode::CacheOnly), Err(OpenError::WouldBlock)));
+    assert!(root.has_file(b"/proc/version", BlockingMode::Blocking).unwrap());
+}
+
+#[test]
+fn replaced_roots_are_opened_by_other_threads() {
+    let scratch = ScratchFolder::new();
+    scratch.write("root/a.txt", "a");
+    let root = root(&scratch, Symlinks::Inside);
+    assert!(matches!(root.recheck(BlockingMode::CacheOnly), Ok(RootChange::Same)));
+    std::fs::rename(scratch.path("root"), scratch.path("before")).unwrap();
+    scratch.write("root/a.txt", "b");
+    let found = root.recheck(BlockingMode::CacheOnly);
+    assert!(matches!(found, Err(OpenError::WouldBlock)), "{found:?}");
+    assert!(matches!(root.recheck(BlockingMode::Blocking), Ok(RootChange::Replaced(_))));
+}
+
 const LEADS_OUT: &str = "a symbolic link leads out of the root";
 
 #[test]
