@@ -35,8 +35,7 @@ fn now_s() -> u64 {
 }
 
 /// Part of the answer to a purge that would not outlast a restart.
-pub(crate) const NOT_RECORDED: &str =
-    "what is purged is no longer served, but after a restart it may be: the disk of the cache cannot be written";
+pub(crate) const NOT_RECORDED: &str = "what is purged is no longer served, but after a restart it may be: the disk of the cache cannot be written";
 const NO_URL: &str = "is no URL: write http://HOST/PATH, https://HOST/PATH, or //HOST/PATH for both";
 
 /// Purges responses. The document is `{ "url" | "prefix" | "tag": text }` or `{ "all": true }`; `"soft":

@@ -144,7 +144,8 @@ impl PurgeAccess {
         };
         if cache.disk().is_some() {
             let cache = cache.clone();
-            let recorded = exchange.core().offload_as(BlockingKind::CacheDisk, move || cache.wait_recorded()).await;
+            let recorded =
+                exchange.core().offload_as(BlockingKind::CacheDisk, move || cache.wait_recorded()).await;
             if recorded.is_err() {
                 return exchange.refuse(Status::INTERNAL_SERVER_ERROR, NOT_RECORDED).await;
             }

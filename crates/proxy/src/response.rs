@@ -128,12 +128,22 @@ impl ResponseRules {
     }
 }
 
-/// Returns the field names that `Connection` of a response lists.
+/// Returns the field names that `Connection` of a response lists, except those of fields that are for all recipients
+/// and may not be listed (RFC 9110 section 7.6.1): without `Cache-Control` or `Set-Cookie`, a cache would give the
+/// response to others.
 ///
 /// # Errors
 /// `Connection` lists too many fields.
 pub fn named_by_connection<'b>(head: &ResponseHead, bytes: &'b [u8]) -> Result<Vec<&'b [u8]>, Reject> {
-    request::named_by_connection(&head.fields, bytes)
+    let mut named = request::named_by_connection(&head.fields, bytes)?;
+    named.retain(|name| !is_for_all_recipients(name));
+    Ok(named)
+}
+
+fn is_for_all_recipients(name: &[u8]) -> bool {
+    let id = Name::of(name);
+    let has_own_name = id != Name::Other && !id.is_hop_by_hop();
+    has_own_name || name.eq_ignore_ascii_case(b"cdn-cache-control")
 }
 
 /// Returns the first value of a field without a [`Name`] of its own.

@@ -147,12 +147,31 @@ fn fields_of_private_200_reach_only_the_requesting_client() {
         let fields = match stated(ask).as_str() {
             "cookie" => format!("Cache-Control: max-age=60\r\nSet-Cookie: sid={secret}\r\n"),
             "vary" => format!("Cache-Control: max-age=60\r\nVary: X-User\r\nX-Mine: {secret}\r\n"),
+            // Fields that `Connection` may not name.
+            "connection-cookie" => {
+                format!("Connection: Set-Cookie\r\nCache-Control: max-age=60\r\nSet-Cookie: sid={secret}\r\n")
+            }
+            "connection-vary" => {
+                format!(
+                    "Connection: Vary\r\nCache-Control: max-age=60\r\nVary: X-User\r\nX-Mine: {secret}\r\n"
+                )
+            }
+            "connection-cache" => format!(
+                "Connection: Cache-Control\r\nCache-Control: private\r\nExpires: Thu, 01 Jan 2037 00:00:00 GMT\r\n\
+                 X-Mine: {secret}\r\n"
+            ),
             "proxy" => format!("Cache-Control: max-age=60\r\nProxy-Authentication-Info: {secret}\r\n"),
             stated => format!("Cache-Control: {stated}\r\nX-Mine: {secret}\r\n"),
         };
         answer("200 OK", &fields, "whole")
     });
-    for stated in APART.into_iter().chain(["cookie", "vary"]) {
+    for stated in APART.into_iter().chain([
+        "cookie",
+        "vary",
+        "connection-cookie",
+        "connection-vary",
+        "connection-cache",
+    ]) {
         cache.expect_apart(&format!("/?{stated}"), true);
     }
     let [one, other] = cache.both("GET /?proxy", ["", ""]);

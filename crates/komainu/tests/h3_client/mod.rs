@@ -327,6 +327,11 @@ impl H3Client {
         self.streams[&id].response.clone()
     }
 
+    /// Whether the whole request has been handed to QUIC.
+    pub fn is_sent(&self, id: StreamId) -> bool {
+        self.streams[&id].has_ended
+    }
+
     /// Resets the request and stops reading the response.
     pub fn cancel(&mut self, id: StreamId) {
         let code = VarInt::from_u32(0x10c);

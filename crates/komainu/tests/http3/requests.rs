@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use quinn_proto::{TransportConfig, VarInt};
 
@@ -69,6 +70,22 @@ impl EventOrigin {
 }
 
 pub(crate) const A: (&str, &str) = (":authority", "a.test");
+
+/// Chromium shows a response only once it has sent the whole request.
+#[test]
+fn upload_that_is_refused_early_is_read_to_its_end() {
+    let rig = crate::hostile::serve_files("");
+    let mut client = H3Client::connect(rig.address, "a.test");
+    let content = vec![b'x'; 3_000_000];
+    let id = client.open("POST", "/small", &[A, ("content-length", "3000000")]);
+    client.drive_for(Duration::from_millis(50));
+    assert_eq!(client.response(id).status, 405, "the response does not wait");
+    client.push(id, &content, true);
+    // Longer than the server would read over HTTP/2.
+    client.drive_for(Duration::from_millis(1_500));
+    client.drive("the end of the upload", |client| client.is_sent(id));
+    assert!(!client.response(id).is_stopped);
+}
 
 #[test]
 fn file_is_served_with_ranges_and_validators() {

@@ -5,6 +5,12 @@ use times::{Millis, Moment};
 
 use crate::fault::Fault;
 
+/// Time for which the rest of a request is usually read and discarded after its response. Clients that are still
+/// sending discard the response if their stream is reset at once.
+const DISCARD_TIME: Millis = Millis(1_000);
+/// Usual maximum number of discarded bytes.
+const DISCARD_BYTES_MAX: usize = 256 * 1024;
+
 /// Priority of a stream's data (RFC 9218).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StreamPriority {
@@ -151,6 +157,12 @@ pub(crate) trait MuxProtocol: ContentFrames {
     /// Sets the time for which the peer may accept nothing of a stream, for a protocol that sends on after
     /// [`MuxProtocol::close`] and [`MuxProtocol::reset`].
     fn set_write_timeout(&mut self, _id: u32, _timeout: Millis) {}
+
+    /// Returns the time for which, and the number of bytes up to which, the rest of a request is read and discarded
+    /// after its response, before the client is told to send no more.
+    fn discard_limits(&self) -> (Millis, usize) {
+        (DISCARD_TIME, DISCARD_BYTES_MAX)
+    }
 
     /// Resets a stream and forgets it.
     fn reset(&mut self, id: u32, reason: ResetReason);

@@ -13,6 +13,8 @@ use times::Millis;
 
 /// Interval of checks for heads that are overdue.
 const HEAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for which the rest of a request is read and discarded after its response.
+const DISCARD_TIME: Millis = Millis(30_000);
 /// Requests that a client may give up in each second, beside those that the answered ones allow.
 const GIVEN_UP_CREDIT_PER_SECOND: u32 = 2;
 
@@ -101,6 +103,11 @@ impl MuxProtocol for H3Connection {
         if let Some(stream) = self.requests.get_mut(&id) {
             stream.write_timeout = Duration::from_millis(timeout.0);
         }
+    }
+
+    /// Chromium reads no response to a request whose stream it was told to stop: it is sent whole first.
+    fn discard_limits(&self) -> (Millis, usize) {
+        (DISCARD_TIME, usize::MAX)
     }
 
     fn reset(&mut self, id: u32, reason: ResetReason) {

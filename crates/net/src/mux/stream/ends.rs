@@ -1,16 +1,9 @@
 //! The end of a response: what the client has received, and the unread rest of the request.
 
-use times::Millis;
-
 use super::StreamLane;
 use crate::inbound::BodyChunk;
 use crate::source::{GONE, READ};
 use crate::wait::{self, Interest};
-
-/// Time for which the rest of a request is read and discarded after its response.
-const DISCARD_TIME: Millis = Millis(1_000);
-/// Maximum number of discarded bytes.
-const DISCARD_BYTES_MAX: usize = 256 * 1024;
 
 impl StreamLane {
     /// Whether the client has received any data of this stream since the last call.
@@ -21,15 +14,14 @@ impl StreamLane {
         seen_bytes < taken_bytes.min(framed_at)
     }
 
-    /// Reads and discards the rest of the request for a short time. Clients that are still sending discard
-    /// the response if their stream is reset at once.
+    /// Reads and discards the rest of the request, within the protocol's limits.
     pub(crate) async fn discard_input(&mut self) {
         if self.must_send_continue || self.shared.is_tunnel.get() {
             return;
         }
-        let until = self.conn.core.now() + DISCARD_TIME;
+        let (time, mut left_bytes) = self.conn.machine.borrow().discard_limits();
+        let until = self.conn.core.now() + time;
         (self.allowed_bytes, self.has_body_begun) = (http::body::NO_LIMIT, true);
-        let mut left_bytes = DISCARD_BYTES_MAX;
         loop {
             let interest = match left_bytes {
                 // The client may use up its window, which is no longer updated.
