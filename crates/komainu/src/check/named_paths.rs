@@ -249,7 +249,9 @@ mod tests {
         let at = |name: &str| folder.join(name).display().to_string();
         let remedy = |text: &str| {
             let (_, report) = Config::parse(text, "k.toml", &folder).unwrap();
-            report_missing(&report).unwrap().findings()[0].help.join(" ")
+            let report = report_missing(&report).unwrap();
+            let error = report.findings().iter().find(|one| one.severity == config::Severity::Error);
+            error.unwrap().help.join(" ")
         };
         let relative = "a relative path begins at the folder of the configuration file";
         for (text, expected) in [
