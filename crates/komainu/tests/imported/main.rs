@@ -80,18 +80,22 @@ fn seed_of(difference: &ReportedDifference, text: &str) -> Option<u64> {
     })
 }
 
-/// Requests that nginx refuses and Komainu answers, although no guard was lost, and the maximum number of them in the
-/// default seeds: an import that opens more of them is to be looked at.
-const TOLERATED: [(&str, usize); 3] = [
+/// Reasons for which Komainu answers requests that nginx refuses, although no guard was lost.
+const TOLERATED: [&str; 4] = [
     // A request for `//a` is answered as `/a`.
-    ("slashes that are merged", 0),
+    "slashes that are merged",
     // If `try_files` tries `$uri/`, its fallback also answers for directories without an index page, as for all
     // paths without a file.
-    ("a folder without a page", 0),
+    "a folder without a page",
     // 405, because files only reject the method; 413, because it depends on the body; and 500, which nginx sends
     // after a redirection cycle.
-    ("a status that no guard has", 0),
+    "a status that no guard has",
+    // A script answers for the paths behind it, which nginx looks for as files.
+    "PATH_INFO",
 ];
+/// Among so many requests of the default seeds, at most one is answered for a reason of [`TOLERATED`]: an import that
+/// opens more of them is to be looked at.
+const REQUESTS_PER_TOLERATED: u64 = 50;
 
 /// What becomes here of a request that nginx refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +126,10 @@ fn opening(difference: &ReportedDifference) -> Opening {
     let lacks_page = |named: &String| old == 403 && named.contains("a folder without a page");
     if difference.remark.as_ref().is_some_and(lacks_page) {
         return Opening::Tolerated(1);
+    }
+    let is_path_info = |named: &String| old == 404 && named.contains("as PATH_INFO");
+    if difference.remark.as_ref().is_some_and(is_path_info) {
+        return Opening::Tolerated(3);
     }
     if matches!(old, 405 | 413 | 500) { Opening::Tolerated(2) } else { Opening::Yes }
 }
@@ -250,16 +258,18 @@ fn generated_configurations_are_answered_as_nginx_does() {
         }
     });
     let failed = failed.into_inner().unwrap();
-    println!("{} seeds, {} requests, {} seeds failed", all.len(), requests.into_inner(), failed.len());
+    let requests = requests.into_inner();
+    println!("{} seeds, {requests} requests, {} seeds failed", all.len(), failed.len());
     for (seed, all) in &failed {
         println!("seed {seed:?}:");
         all.iter().take(SHOWN_MAX).for_each(|one| println!("  {one}"));
     }
     let tolerated = tolerated.into_inner().unwrap();
-    for ((reason, max), count) in TOLERATED.iter().zip(tolerated) {
+    for (reason, count) in TOLERATED.iter().zip(tolerated) {
         println!("answered although nginx refuses, because of {reason}: {count}");
         let is_default = std::env::var_os("KOMAINU_SEEDS").is_none();
-        assert!(!is_default || count <= *max, "{count} requests, and not {max}, because of {reason}");
+        let max = requests / REQUESTS_PER_TOLERATED;
+        assert!(!is_default || count as u64 <= max, "{count} of {requests} requests because of {reason}");
     }
     assert!(failed.is_empty(), "{} seeds failed", failed.len());
 }
