@@ -2,7 +2,7 @@
 
 use crate::fields::Fields;
 use crate::framing::Framing;
-use crate::line::{self, Cursor, FieldLine, Limits};
+use crate::line::{self, Cursor, FieldLine, Limits, LineRules};
 use crate::reject::Reject;
 use crate::scan;
 use crate::status::Status;
@@ -261,7 +261,8 @@ impl Body {
             *section_bytes += 1;
             line.push(bytes[at]);
             at += 1;
-            match line::parse_field(line, cursor, false, limits.lenient_heads)? {
+            let rules = LineRules { bare_lf: false, spaced_colon: limits.lenient_heads };
+            match line::parse_field(line, cursor, rules)? {
                 FieldLine::Partial => continue,
                 FieldLine::Blank => self.state = ChunkState::End,
                 FieldLine::Field(_) if *fields == limits.fields_max => {

@@ -55,6 +55,15 @@ impl Cursor {
     }
 }
 
+/// Deviations from the grammar of lines that are accepted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LineRules {
+    /// A lone LF as the end of a line.
+    pub(crate) bare_lf: bool,
+    /// White space before the colon of a field.
+    pub(crate) spaced_colon: bool,
+}
+
 /// A line of a field section.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FieldLine {
@@ -84,17 +93,12 @@ pub(crate) fn line_end(buffer: &[u8], at: usize, bare_lf: bool) -> Result<Option
 ///
 /// # Errors
 /// 400 for anything but `token ":" OWS value OWS CRLF`; obs-fold and a space before the colon have separate
-/// messages. `spaced_colon` accepts the latter.
-pub(crate) fn parse_field(
-    buffer: &[u8],
-    cursor: &mut Cursor,
-    bare_lf: bool,
-    spaced_colon: bool,
-) -> Result<FieldLine, Reject> {
+/// messages.
+pub(crate) fn parse_field(buffer: &[u8], cursor: &mut Cursor, rules: LineRules) -> Result<FieldLine, Reject> {
     let start = cursor.at;
     let Some(&first) = buffer.get(start) else { return Ok(FieldLine::Partial) };
     if first == b'\r' || first == b'\n' {
-        let Some(end) = line_end(buffer, start, bare_lf)? else { return Ok(FieldLine::Partial) };
+        let Some(end) = line_end(buffer, start, rules.bare_lf)? else { return Ok(FieldLine::Partial) };
         *cursor = Cursor::at(end);
         return Ok(FieldLine::Blank);
     }
@@ -103,7 +107,7 @@ pub(crate) fn parse_field(
     if !buffer[start..colon].ends_with(b" ") && !buffer[start..colon].ends_with(b"\t") {
         colon += scan::token_len(&buffer[colon..]);
     }
-    if spaced_colon && colon > start {
+    if rules.spaced_colon && colon > start {
         colon += buffer[colon..].len() - scan::trim_start(&buffer[colon..]).len();
     }
     match buffer.get(colon) {
@@ -124,7 +128,7 @@ pub(crate) fn parse_field(
     if buffer.get(value_end).is_some_and(|byte| !matches!(byte, b'\r' | b'\n')) {
         return Err(Reject::bad_request("control byte in a field value"));
     }
-    let Some(end) = line_end(buffer, value_end, bare_lf)? else {
+    let Some(end) = line_end(buffer, value_end, rules.bare_lf)? else {
         (cursor.first_len, cursor.second_len) = (colon - start, value_end - value_start);
         return Ok(FieldLine::Partial);
     };
@@ -199,7 +203,7 @@ fn known_name(line: &[u8]) -> Option<(Name, usize)> {
 /// line.
 ///
 /// # Errors
-/// The errors of [`parse_field`], to which `spaced_colon` is passed; 431 for too many fields or a section that
+/// The errors of [`parse_field`], which gets `spaced_colon`; 431 for too many fields or a section that
 /// exceeds the head's limit.
 pub(crate) fn parse_section(
     buffer: &[u8],
@@ -209,6 +213,7 @@ pub(crate) fn parse_section(
     spaced_colon: bool,
 ) -> Result<bool, Reject> {
     let window = &buffer[..buffer.len().min(limits.head_bytes_max)];
+    let rules = LineRules { bare_lf: limits.bare_lf, spaced_colon };
     loop {
         if cursor.first_len == 0 {
             let mut at = cursor.at;
@@ -220,7 +225,7 @@ pub(crate) fn parse_section(
             }
             cursor.at = at;
         }
-        match parse_field(window, cursor, limits.bare_lf, spaced_colon)? {
+        match parse_field(window, cursor, rules)? {
             FieldLine::Field(_) if fields.len() == limits.fields_max => {
                 return Err(Reject::new(Status::FIELDS_TOO_LARGE, "too many fields"));
             }
@@ -234,15 +239,24 @@ pub(crate) fn parse_section(
     }
 }
 
-/// Parses `Connection` for persistence (RFC 9112 section 9.3): whether it contains `close`, and whether
-/// `keep-alive`.
-pub(crate) fn parse_connection(value: &[u8]) -> (bool, bool) {
-    match value {
-        b"keep-alive" => (false, true),
-        b"close" => (true, false),
-        _ => scan::tokens(value).fold((false, false), |(close, keep), token| {
-            (close | token.eq_ignore_ascii_case(b"close"), keep | token.eq_ignore_ascii_case(b"keep-alive"))
-        }),
+/// The options of `Connection` fields that decide about persistence (RFC 9112 section 9.3).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ConnectionOptions {
+    pub(crate) close: bool,
+    pub(crate) keep_alive: bool,
+}
+
+impl ConnectionOptions {
+    /// Adds the options of a field.
+    pub(crate) fn add(&mut self, value: &[u8]) {
+        match value {
+            b"keep-alive" => self.keep_alive = true,
+            b"close" => self.close = true,
+            _ => scan::tokens(value).for_each(|token| {
+                self.close |= token.eq_ignore_ascii_case(b"close");
+                self.keep_alive |= token.eq_ignore_ascii_case(b"keep-alive");
+            }),
+        }
     }
 }
 
@@ -252,7 +266,8 @@ mod tests {
 
     fn parse(line: &str) -> Result<(FieldLine, usize), &'static str> {
         let mut cursor = Cursor::default();
-        let line = parse_field(line.as_bytes(), &mut cursor, false, false).map_err(|reject| reject.reason)?;
+        let line = parse_field(line.as_bytes(), &mut cursor, LineRules::default())
+            .map_err(|reject| reject.reason)?;
         Ok((line, cursor.at))
     }
 
@@ -279,7 +294,10 @@ mod tests {
         }
         assert_eq!(parse("A: b\r"), Ok((FieldLine::Partial, 0)));
         assert_eq!(parse("\r\n"), Ok((FieldLine::Blank, 2)));
-        assert_eq!(parse_field(b"\nA", &mut Cursor::default(), true, false), Ok(FieldLine::Blank));
+        assert_eq!(
+            parse_field(b"\nA", &mut Cursor::default(), LineRules { bare_lf: true, ..LineRules::default() }),
+            Ok(FieldLine::Blank)
+        );
     }
 
     #[test]
@@ -287,10 +305,10 @@ mod tests {
         let text = b"Name: a value\r\n";
         let mut cursor = Cursor::default();
         for (len, parts) in [(3, (3, 0)), (5, (4, 0)), (9, (4, 4)), (14, (4, 8))] {
-            assert_eq!(parse_field(&text[..len], &mut cursor, false, false), Ok(FieldLine::Partial));
+            assert_eq!(parse_field(&text[..len], &mut cursor, LineRules::default()), Ok(FieldLine::Partial));
             assert_eq!((cursor.first_len, cursor.second_len), parts, "after {len} bytes");
         }
-        let Ok(FieldLine::Field(found)) = parse_field(text, &mut cursor, false, false) else {
+        let Ok(FieldLine::Field(found)) = parse_field(text, &mut cursor, LineRules::default()) else {
             panic!("a whole field")
         };
         assert_eq!((found.value.of(text), cursor.at), (&b"a value"[..], text.len()));

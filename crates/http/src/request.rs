@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 use crate::framing::{Framing, FramingFields};
 use crate::head::{Head, Version};
-use crate::line::{self, Cursor, Limits};
+use crate::line::{self, ConnectionOptions, Cursor, Limits};
 use crate::method::Method;
 use crate::name::Name;
 use crate::reject::Reject;
@@ -132,8 +132,7 @@ impl RequestHead {
         let is_1_0 = self.head.version == Version::Http10;
         let mut evidence = FramingFields::default();
         let mut host = None;
-        self.keep_alive = !is_1_0;
-        let mut close = false;
+        let mut connection = ConnectionOptions::default();
         let mut expects = false;
         for field in &self.head.fields {
             match field.id {
@@ -143,11 +142,7 @@ impl RequestHead {
                     return Err(Reject::bad_request("invalid Host"));
                 }
                 Name::Host => host = Some(field.value),
-                Name::Connection => {
-                    let (closes, keeps) = line::parse_connection(field.value.of(buffer));
-                    close |= closes;
-                    self.keep_alive |= keeps;
-                }
+                Name::Connection => connection.add(field.value.of(buffer)),
                 Name::Expect if is_1_0 => {}
                 Name::Expect if field.value.of(buffer).eq_ignore_ascii_case(b"100-continue") => {
                     expects = true
@@ -159,7 +154,7 @@ impl RequestHead {
         if host.is_none() && !is_1_0 {
             return Err(Reject::bad_request("HTTP/1.1 without Host"));
         }
-        self.keep_alive &= !close;
+        self.keep_alive = (connection.keep_alive || !is_1_0) && !connection.close;
         self.framing = evidence.framing(is_1_0, Framing::None, false)?;
         self.head.body = self.framing.size();
         self.head.expects_continue = expects && self.framing != Framing::None;

@@ -3,7 +3,7 @@
 use crate::field_list::FieldList;
 use crate::framing::{Framing, FramingFields, Length};
 use crate::head::Version;
-use crate::line::{self, Cursor, Limits};
+use crate::line::{self, ConnectionOptions, Cursor, Limits};
 use crate::method::Method;
 use crate::name::Name;
 use crate::reject::Reject;
@@ -199,16 +199,11 @@ impl ResponseHead {
     fn validate_fields(&mut self, buffer: &[u8], method: Method, is_lenient: bool) -> Result<(), Reject> {
         let is_1_0 = self.version == Version::Http10;
         let mut evidence = FramingFields::default();
-        let mut close = false;
-        let mut keep = !is_1_0;
+        let mut connection = ConnectionOptions::default();
         for field in &self.fields {
             match field.id {
                 Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,
-                Name::Connection => {
-                    let (closes, keeps) = line::parse_connection(field.value.of(buffer));
-                    close |= closes;
-                    keep |= keeps;
-                }
+                Name::Connection => connection.add(field.value.of(buffer)),
                 _ => {}
             }
         }
@@ -228,7 +223,8 @@ impl ResponseHead {
             && method != Method::Head
             && self.status != Status::NOT_MODIFIED
             && matches!(framing, Framing::Length(_) | Framing::Chunked);
-        self.keep_alive = keep && !close && !astray && self.framing != Framing::UntilClose;
+        let is_persistent = (connection.keep_alive || !is_1_0) && !connection.close;
+        self.keep_alive = is_persistent && !astray && self.framing != Framing::UntilClose;
         Ok(())
     }
 }
