@@ -169,7 +169,7 @@ impl HpackDecoder {
         let id = known.unwrap_or_else(|| Name::of(name));
         let is_valid = is_valid(name, value);
         if literal == Literal::Indexed {
-            self.table.add(id, name, value, is_valid, false);
+            self.table.add(id, name, value, is_valid);
         }
         block.is_valid &= is_valid;
         block.end_field(id, start, name_len, limits);

@@ -149,7 +149,7 @@ impl HpackEncoder {
             return literal(out, 0x00, 4, self.name_index(id, name, named), name, value);
         }
         literal(out, 0x40, 6, self.name_index(id, name, named), name, value);
-        self.table.add(id, name, value, true, true);
+        self.table.add_lowercase(id, name, value);
         if self.buckets.is_empty() {
             self.buckets.resize(BUCKETS, 0);
         }

@@ -10,7 +10,7 @@ use crate::settings::WINDOW_BYTES_INITIAL;
 use crate::streams::{Receiving, Sending, StreamRecord};
 use crate::window::{ReceiveWindow, SendWindow};
 use sections::block::ENTRY_OVERHEAD_BYTES;
-use sections::head::{self, HeadError, RequestExtras};
+use sections::head::{self, HeadError, RequestExtras, RequestSection};
 
 type FrameOutcome = Result<Option<Event>, ConnectionError>;
 
@@ -113,16 +113,13 @@ impl Machine {
             self.streams.remember_reset(stream);
             return Ok(None);
         }
-        let limits = self.options.head;
-        let connect_protocol = self.options.connect_protocol;
-        let parsed = head::request(
-            &mut self.block,
-            &mut self.head,
-            &limits,
-            Version::Http2,
-            section.ended,
-            connect_protocol,
-        );
+        let request = RequestSection {
+            limits: self.options.head,
+            version: Version::Http2,
+            ended: section.ended,
+            connect_protocol: self.options.connect_protocol,
+        };
+        let parsed = head::request(&mut self.block, &mut self.head, &request);
         let (extras, refused) = match parsed {
             Ok(extras) => (extras, None),
             Err(HeadError::Refused(reject)) => {

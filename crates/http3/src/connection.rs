@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use http::{Fields, Head, Limits, Reject, Span, Status, Version};
-use sections::head::{self, HeadError};
+use sections::head::{self, HeadError, RequestSection};
 use sections::{FieldBlock, Priority};
 
 use crate::decode::{QpackDecoder, SectionOutcome};
@@ -331,9 +331,9 @@ impl Connection {
         self.next_request = self.next_request.max(stream.id + 4);
         self.control_credit = (self.control_credit + CONTROL_CREDIT_PER_REQUEST).min(CONTROL_CREDIT_MAX);
         let early = self.early_priorities.remove(&stream.id);
-        let limits = self.options.head;
-        let connect = self.options.connect_protocol;
-        let parsed = head::request(&mut self.block, &mut self.head, &limits, Version::Http3, ended, connect);
+        let Options { head: limits, connect_protocol, .. } = self.options;
+        let request = RequestSection { limits, version: Version::Http3, ended, connect_protocol };
+        let parsed = head::request(&mut self.block, &mut self.head, &request);
         stream.phase = Phase::Body;
         match parsed {
             Ok(extras) => {

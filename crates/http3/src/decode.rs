@@ -165,7 +165,7 @@ impl QpackDecoder {
     fn insert(&mut self, id: Name, line: &[u8], name_len: usize) -> InstructionPart<usize> {
         let (name, value) = line.split_at(name_len);
         let is_valid = is_valid(name, value);
-        if self.table.add(id, name, value, is_valid, false) {
+        if self.table.add(id, name, value, is_valid) {
             Ok(Some(line.len() + ENTRY_OVERHEAD_BYTES))
         } else {
             Err("entry larger than the table")

@@ -239,7 +239,7 @@ impl QpackEncoder {
             }
         }
         string::write(&mut self.out, 0x00, 7, value);
-        self.table.add(id, name, value, true, true);
+        self.table.add_lowercase(id, name, value);
         if self.buckets.is_empty() {
             self.buckets.resize(BUCKETS, 0);
         }

@@ -69,17 +69,27 @@ impl PseudoFields {
     }
 }
 
+/// Properties of a request that its field section does not show.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestSection {
+    /// Limits of the head.
+    pub limits: Limits,
+    /// Version of the connection.
+    pub version: Version,
+    /// Whether no body follows.
+    pub ended: bool,
+    /// Whether extended CONNECT is allowed.
+    pub connect_protocol: bool,
+}
+
 /// Converts the block's section to a request: `head` receives the fields, with `Host` first, and spans into
-/// the block's bytes. `ended` means that no body follows; `connect_protocol` that extended CONNECT is
-/// allowed.
+/// the block's bytes.
 pub fn request(
     block: &mut FieldBlock,
     head: &mut Head,
-    limits: &Limits,
-    version: Version,
-    ended: bool,
-    connect_protocol: bool,
+    section: &RequestSection,
 ) -> Result<RequestExtras, HeadError> {
+    let &RequestSection { version, ended, .. } = section;
     *head = Head { fields: std::mem::take(&mut head.fields), version, ..Head::default() };
     head.fields.clear();
     if block.is_too_large {
@@ -95,7 +105,7 @@ pub fn request(
     let mut extras = RequestExtras { protocol: pseudo.protocol, ..RequestExtras::default() };
     let facts = CombinedFields::read(&block.fields[count..], &block.bytes)?;
     let length = facts.length.length(false).map_err(malformed)?;
-    let refused = request_line(&pseudo, block, head, limits, connect_protocol, &mut extras)?;
+    let refused = request_line(&pseudo, block, head, section, &mut extras)?;
     let host = authority(&pseudo, &facts, block, head)?;
     std::mem::swap(&mut head.fields, &mut block.fields);
     match host {
@@ -134,8 +144,7 @@ fn request_line(
     pseudo: &PseudoFields,
     block: &FieldBlock,
     head: &mut Head,
-    limits: &Limits,
-    connect_protocol: bool,
+    section: &RequestSection,
     extras: &mut RequestExtras,
 ) -> Result<Option<Reject>, HeadError> {
     let bytes = &block.bytes[..];
@@ -148,7 +157,7 @@ fn request_line(
     let is_connect = head.method == Method::Connect;
     match pseudo.protocol {
         Some(_) if !is_connect => return Err(Malformed(":protocol without CONNECT")),
-        Some(_) if !connect_protocol => return Err(Malformed("extended CONNECT is not enabled")),
+        Some(_) if !section.connect_protocol => return Err(Malformed("extended CONNECT is not enabled")),
         Some(protocol) if !scan::is_token(protocol.of(bytes)) => return Err(Malformed("invalid :protocol")),
         None if is_connect => {
             if pseudo.scheme.is_some() || pseudo.path.is_some() {
@@ -176,7 +185,7 @@ fn request_line(
     // Counts the same bytes as the request line of HTTP/1.
     let line_len = head.method_name.len() + text.len() + " \u{20}HTTP/1.1\r\n".len();
     let too_long = Reject::new(Status::URI_TOO_LONG, "request line too long");
-    Ok((line_len > limits.start_line_bytes_max).then_some(too_long))
+    Ok((line_len > section.limits.start_line_bytes_max).then_some(too_long))
 }
 
 fn malformed(reject: Reject) -> HeadError {

@@ -143,9 +143,18 @@ impl DynamicTable {
         }
     }
 
-    /// Adds an entry; one larger than the table empties it (RFC 7541 section 4.4). The name is converted to
-    /// lower case if `lower` is set. Returns whether the entry was added.
-    pub fn add(&mut self, id: Name, name: &[u8], value: &[u8], is_valid: bool, lower: bool) -> bool {
+    /// Adds an entry of an encoder, with the name in lower case. See [`DynamicTable::add`].
+    pub fn add_lowercase(&mut self, id: Name, name: &[u8], value: &[u8]) -> bool {
+        let is_added = self.add(id, name, value, true);
+        if let Some(entry) = self.entries.back().filter(|_| is_added) {
+            self.lines[entry.at as usize..][..name.len()].make_ascii_lowercase();
+        }
+        is_added
+    }
+
+    /// Adds an entry; one larger than the table empties it (RFC 7541 section 4.4). Returns whether the entry was
+    /// added.
+    pub fn add(&mut self, id: Name, name: &[u8], value: &[u8], is_valid: bool) -> bool {
         let size = name.len() + value.len() + ENTRY_OVERHEAD_BYTES;
         let Some(room) = self.size_max.checked_sub(size) else {
             self.evict(0);
@@ -155,9 +164,6 @@ impl DynamicTable {
         self.compact(name.len() + value.len() + 4);
         let at = self.lines.len();
         self.lines.extend_from_slice(name);
-        if lower {
-            self.lines[at..].make_ascii_lowercase();
-        }
         self.lines.extend_from_slice(b": ");
         self.lines.extend_from_slice(value);
         self.lines.extend_from_slice(b"\r\n");
@@ -193,7 +199,7 @@ mod tests {
         let mut table = DynamicTable::new(200);
         for round in 0..500usize {
             let value = vec![b'a' + (round % 26) as u8; round % 90];
-            assert!(table.add(Name::Other, b"Name", &value, true, true));
+            assert!(table.add_lowercase(Name::Other, b"Name", &value));
             assert!(table.size <= 200 && table.held_bytes() < 2000, "{}", table.held_bytes());
             let sizes: usize = table.entries.iter().map(DynamicEntry::size).sum();
             assert_eq!(sizes, table.size);
@@ -205,9 +211,9 @@ mod tests {
             }
             assert!(table.entry(table.len()).is_none());
         }
-        assert!(!table.add(Name::Other, b"n", &[b'v'; 168], true, false));
+        assert!(!table.add(Name::Other, b"n", &[b'v'; 168], true));
         assert_eq!((table.len(), table.size), (0, 0));
-        assert!(table.add(Name::Other, b"n", &[b'v'; 167], true, false));
+        assert!(table.add(Name::Other, b"n", &[b'v'; 167], true));
         table.resize(0);
         assert_eq!(table.held_bytes(), 0);
     }
