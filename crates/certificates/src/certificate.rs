@@ -6,12 +6,26 @@ use std::time::{Duration, SystemTime};
 use data_encoding::HEXLOWER;
 use failure::Failure;
 use instant_acme::CertificateIdentifier;
+use rcgen::{KeyPair, PublicKeyData};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::parse_x509_certificate;
 
 use crate::subject::Subject;
+
+/// Maximum number of certificates in a chain from a directory. Every TLS handshake sends all of them.
+const CHAIN_LENGTH_MAX: usize = 10;
+/// Maximum size of a chain from a directory, as PEM text.
+const CHAIN_BYTES_MAX: usize = 100 * 1024;
+/// Minimum time for which a certificate from a directory is still valid. Slightly less than an hour, so that one
+/// whose lifetime is an hour is used.
+const VALID_MIN: Duration = Duration::from_secs(50 * 60);
+/// Maximum time until the validity of a certificate from a directory begins: the clock of this machine may be late.
+const CLOCK_LATE_MAX: Duration = Duration::from_secs(3_600);
+/// Maximum number of names that a message lists.
+const LISTED_MAX: usize = 5;
 
 /// Relevant fields of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +40,6 @@ pub struct CertificateFacts {
     pub not_after: SystemTime,
     /// Serial number in hexadecimal digits.
     pub serial: String,
-    /// Public key in DER (SubjectPublicKeyInfo).
-    pub(crate) public_key: Vec<u8>,
 }
 
 impl CertificateFacts {
@@ -57,7 +69,6 @@ impl CertificateFacts {
             not_before: time(validity.not_before.timestamp()),
             not_after: time(validity.not_after.timestamp()),
             serial: HEXLOWER.encode(certificate.raw_serial()),
-            public_key: certificate.public_key().raw.to_vec(),
         })
     }
 }
@@ -97,9 +108,121 @@ impl KeyedChain {
         Ok(KeyedChain { pem, first, info })
     }
 
+    /// Parses a chain that a directory issued for `subject` and `key`, and checks that it is what was ordered.
+    ///
+    /// # Errors
+    /// Reason why the chain is refused.
+    pub(crate) fn issued(
+        chain: &str,
+        key: &KeyPair,
+        subject: &Subject,
+        now: SystemTime,
+    ) -> Result<KeyedChain, Failure> {
+        let length = count_certificates(chain)?;
+        if length > CHAIN_LENGTH_MAX || chain.len() > CHAIN_BYTES_MAX {
+            let bytes = chain.len();
+            return Err(Failure::new(format!(
+                "the chain has {length} certificates in {bytes} bytes: the limits are {CHAIN_LENGTH_MAX} and {CHAIN_BYTES_MAX}"
+            )));
+        }
+        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(chain.as_bytes()).collect();
+        let all = all.map_err(|error| format!("the chain cannot be read: {error}"))?;
+        all.iter().try_for_each(|one| CertificateFacts::read(one).map(drop))?;
+        let first = all.first().filter(|_| all.len() == length).ok_or("there is no certificate in it")?;
+        let (_, certificate) =
+            parse_x509_certificate(first).map_err(|error| format!("no certificate: {error}"))?;
+        check_issued(&certificate, subject)?;
+        if certificate.public_key().raw != key.subject_public_key_info() {
+            return Err("it is for another key".into());
+        }
+        let issued = KeyedChain::parse(chain.trim_end().to_owned() + "\n" + &key.serialize_pem())?;
+        let CertificateFacts { not_before, not_after, .. } = issued.info;
+        let date = |time: SystemTime| time::OffsetDateTime::from(time);
+        if not_after < now + VALID_MIN {
+            return Err(Failure::new(format!(
+                "it is valid until {}, and now is {}: check the clock of this machine, or use another authority",
+                date(not_after),
+                date(now)
+            )));
+        }
+        if not_before > now + CLOCK_LATE_MAX {
+            return Err(Failure::new(format!(
+                "it is valid from {}, and now is {}: check the clock of this machine, or use another authority",
+                date(not_before),
+                date(now)
+            )));
+        }
+        Ok(issued)
+    }
+
     /// Returns the identifier of the certificate for ARI (RFC 9773 section 4.1).
     pub(crate) fn identifier(&self) -> Option<CertificateIdentifier<'static>> {
         CertificateIdentifier::try_from(&self.first).ok().map(CertificateIdentifier::into_owned)
+    }
+}
+
+/// Returns the number of certificates in a chain, which contains nothing else (RFC 8555 section 9.1).
+fn count_certificates(chain: &str) -> Result<usize, Failure> {
+    let (mut count, mut is_inside) = (0, false);
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
+    for line in chain.lines().map(str::trim) {
+        match (is_inside, line) {
+            (false, "") => {}
+            (false, "-----BEGIN CERTIFICATE-----") => {
+                is_inside = true;
+                count += 1;
+            }
+            (true, "-----END CERTIFICATE-----") => is_inside = false,
+            (true, line) if !line.is_empty() && line.bytes().all(is_base64) => {}
+            (_, line) => {
+                let shown: String = line.chars().take(40).collect();
+                return Err(Failure::new(format!(
+                    "the chain contains {shown:?}, which is no part of a certificate"
+                )));
+            }
+        }
+    }
+    if is_inside { Err("the chain is cut off".into()) } else { Ok(count) }
+}
+
+/// Checks that a certificate is one for servers, and for `subject` alone.
+fn check_issued(certificate: &X509Certificate<'_>, subject: &Subject) -> Result<(), Failure> {
+    let unreadable = |error| Failure::new(format!("its extensions cannot be read: {error}"));
+    if certificate.basic_constraints().map_err(unreadable)?.is_some_and(|found| found.value.ca) {
+        return Err("it is one of an authority".into());
+    }
+    let uses = certificate.extended_key_usage().map_err(unreadable)?;
+    if uses.is_some_and(|found| !found.value.server_auth && !found.value.any) {
+        return Err("it is not for servers: its extended key usage lacks serverAuth".into());
+    }
+    let names = certificate.subject_alternative_name().map_err(unreadable)?;
+    let names = names.map_or(&[][..], |names| &names.value.general_names);
+    let is_subject = |name: &&GeneralName<'_>| match (name, subject) {
+        (GeneralName::DNSName(name), Subject::Dns(own)) => own.eq_ignore_ascii_case(name),
+        (GeneralName::IPAddress(bytes), Subject::Ip(own)) => address(bytes) == Some(*own),
+        _ => false,
+    };
+    let others = names.iter().filter(|name| !is_subject(name)).take(LISTED_MAX);
+    let others: Vec<String> = others.map(shown_name).collect();
+    if !others.is_empty() {
+        return Err(Failure::new(format!(
+            "it is not for {subject} alone, but also for {}",
+            others.join(", ")
+        )));
+    }
+    if names.is_empty() { Err(Failure::new(format!("it is not for {subject}"))) } else { Ok(()) }
+}
+
+/// Returns a name of a certificate for messages.
+fn shown_name(name: &GeneralName<'_>) -> String {
+    match name {
+        GeneralName::DNSName(name) | GeneralName::RFC822Name(name) | GeneralName::URI(name) => {
+            name.chars().take(253).collect()
+        }
+        GeneralName::IPAddress(bytes) => {
+            address(bytes).map_or("an invalid address".to_owned(), |address| address.to_string())
+        }
+        _ => "a name of another kind".to_owned(),
     }
 }
 

@@ -19,6 +19,14 @@ pub enum DnsRecords {
 }
 
 impl DnsRecords {
+    /// Maximum time for adding and removing a record.
+    pub(crate) fn time_max(&self, intervals: &Intervals) -> Duration {
+        match self {
+            DnsRecords::Hook(_) => 2 * intervals.hook_max,
+            DnsRecords::Update(server) => 2 * intervals.request_max + server.wait,
+        }
+    }
+
     /// Adds a record; completes when the authority can see it. Returns the stderr output of a hook.
     ///
     /// # Errors

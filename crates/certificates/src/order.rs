@@ -6,22 +6,27 @@ use std::time::{Duration, Instant, SystemTime};
 
 use failure::Failure;
 use instant_acme::{
-    Account, AccountCredentials, AuthorizationStatus, ChallengeHandle, ChallengeType, Error,
-    ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
+    Account, AccountCredentials, AuthorizationStatus, AuthorizedIdentifier, ChallengeHandle, ChallengeType,
+    Error, ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
-use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, PublicKeyData, SanType};
+use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair, SanType};
 
 use crate::certificate::KeyedChain;
 use web_client::WebClient;
 
 use crate::directives::{AcmeChallenge, AcmeDirectory};
-use crate::directory_client::DirectoryClient;
+use crate::directory_client::{AcmeViolation, DirectoryClient};
 use crate::dns_records::DnsRecords;
-use crate::problem::{PROBLEM, describe, problem};
+use crate::problem::{PROBLEM, describe, one_line, problem};
 use crate::schedule::{FailureKind, Intervals};
 use crate::sink::{CertificateSink, HttpChallenges};
-use crate::state_folder::StateFolder;
+use crate::state_folder::{StateFolder, at, is_token, unix_s};
 use crate::subject::Subject;
+
+/// Maximum number of authorizations of an order, which has a single name.
+const AUTHORIZATIONS_MAX: usize = 4;
+/// Maximum number of items of a directory that a message lists.
+const LISTED_MAX: usize = 10;
 
 impl AcmeChallenge {
     fn of_acme(self) -> ChallengeType {
@@ -51,6 +56,20 @@ impl AcmeChallenge {
 }
 
 impl Subject {
+    /// Whether an authorization is for the subject. That of a wildcard is for the domain, and marked (RFC 8555
+    /// section 7.1.4).
+    fn is_identifier(&self, authorized: &AuthorizedIdentifier<'_>) -> bool {
+        let is_wildcard = authorized.wildcard;
+        match (self, authorized.identifier) {
+            (Subject::Dns(own), Identifier::Dns(name)) => {
+                is_wildcard == self.is_wildcard() && self.base().eq_ignore_ascii_case(name)
+                    || self.is_wildcard() && own.eq_ignore_ascii_case(name)
+            }
+            (Subject::Ip(own), Identifier::Ip(address)) => own == address && !is_wildcard,
+            _ => false,
+        }
+    }
+
     /// Returns why control over the subject cannot be proved with these challenges, and the remedy; `None` if
     /// it can.
     pub fn missing_challenge(&self, kinds: &[AcmeChallenge]) -> Option<&'static str> {
@@ -197,6 +216,7 @@ impl<'a> OrderContext<'a> {
             Error::Unsupported(_) | Error::Crypto | Error::KeyRejected | Error::Str(_) => {
                 (FailureKind::Refused, asked)
             }
+            Error::Other(reason) if reason.is::<AcmeViolation>() => (FailureKind::Refused, asked),
             _ => (FailureKind::Unreachable, asked),
         };
         let text = match error {
@@ -204,7 +224,7 @@ impl<'a> OrderContext<'a> {
             Error::Json(error) => format!("the authority's response is not what ACME has there: {error}"),
             other => other.to_string(),
         };
-        OrderFailure { kind, text, wait }
+        OrderFailure { kind, text: one_line(&text), wait }
     }
 
     /// Returns the account at a directory: the stored one, or a new one. An account that the authority has
@@ -240,7 +260,11 @@ impl<'a> OrderContext<'a> {
     }
 
     fn client_of(&self, directory: &AcmeDirectory) -> DirectoryClient {
-        DirectoryClient { web: self.client.clone(), url: directory.url.clone() }
+        let Intervals { order_max, request_max, .. } = *self.intervals;
+        let dns_max = self.options.dns.as_ref().map_or(Duration::ZERO, |dns| dns.time_max(self.intervals));
+        // An account and an order, its challenges, its validation and its issuance.
+        let time_max = 4 * request_max + dns_max * AUTHORIZATIONS_MAX as u32 + 2 * order_max;
+        DirectoryClient::new(self.client.clone(), &directory.url, time_max)
     }
 
     async fn create_account(&self, directory: &AcmeDirectory) -> Result<Account, OrderFailure> {
@@ -367,6 +391,12 @@ impl<'a> OrderContext<'a> {
         kind: AcmeChallenge,
         shown: &mut Vec<ChallengeResponse<'a>>,
     ) -> Result<(), OrderFailure> {
+        let all = order.state().authorizations.len();
+        if all > AUTHORIZATIONS_MAX {
+            return Err(OrderFailure::refused(format!(
+                "the order has {all} authorizations for one name: at most {AUTHORIZATIONS_MAX} are proved"
+            )));
+        }
         let mut count = 0;
         loop {
             // Created again in each round because it borrows the order; fetched data is kept.
@@ -381,16 +411,21 @@ impl<'a> OrderContext<'a> {
                 Some(next) => next.map_err(|error| self.failure(error))?,
             };
             count += 1;
+            if !subject.is_identifier(&authorization.identifier()) {
+                let text =
+                    format!("the authorization is for {}, not for {subject}", authorization.identifier());
+                return Err(OrderFailure::refused(one_line(&text)));
+            }
             match authorization.status {
                 AuthorizationStatus::Valid => continue,
                 AuthorizationStatus::Pending => {}
                 other => return Err(OrderFailure::refused(format!("the authorization is {other:?}"))),
             }
-            let offered: Vec<String> =
-                authorization.challenges.iter().map(|challenge| format!("{:?}", challenge.r#type)).collect();
+            let offered = authorization.challenges.iter().take(LISTED_MAX);
+            let offered: Vec<String> = offered.map(|challenge| format!("{:?}", challenge.r#type)).collect();
             let Some(mut challenge) = authorization.challenge(kind.of_acme()) else {
                 let text = format!("the directory offers no {}, but {}", kind.name(), offered.join(", "));
-                return Err(OrderFailure::refused(text));
+                return Err(OrderFailure::refused(one_line(&text)));
             };
             self.present_challenge(&challenge, subject, kind, shown).await.map_err(OrderFailure::refused)?;
             with_nonce(async || challenge.set_ready().await).await.map_err(|error| self.failure(error))?;
@@ -421,6 +456,12 @@ impl<'a> OrderContext<'a> {
         kind: AcmeChallenge,
         shown: &mut Vec<ChallengeResponse<'a>>,
     ) -> Result<(), Failure> {
+        if !is_token(&challenge.token) {
+            let shown: String = challenge.token.chars().take(50).collect();
+            return Err(Failure::new(format!(
+                "the challenge's token {shown:?} is not 1 to 200 characters of base64url (RFC 8555 section 8.1)"
+            )));
+        }
         let response = challenge.key_authorization();
         match kind {
             AcmeChallenge::Http01 => {
@@ -457,11 +498,12 @@ impl<'a> OrderContext<'a> {
     async fn reason(&self, order: &mut Order) -> String {
         let mut reasons = Vec::new();
         let mut authorizations = order.authorizations();
-        while let Some(Ok(mut authorization)) = authorizations.next().await {
+        for _ in 0..AUTHORIZATIONS_MAX {
+            let Some(Ok(mut authorization)) = authorizations.next().await else { break };
             // Without a fresh state there is no reason to report.
             let _ = with_nonce(async || authorization.refresh().await.map(drop)).await;
             let errors = authorization.challenges.iter().filter_map(|challenge| challenge.error.as_ref());
-            reasons.extend(errors.map(describe));
+            reasons.extend(errors.take(LISTED_MAX).map(describe));
         }
         if reasons.is_empty() { "the directory did not say why".into() } else { reasons.join("; ") }
     }
@@ -476,16 +518,10 @@ impl<'a> OrderContext<'a> {
             .await
             .map_err(|error| self.failure(error))?;
         let chain = with_nonce(async || order.poll_certificate(&policy).await).await;
-        let pem =
-            chain.map_err(|error| self.failure(error))?.trim_end().to_owned() + "\n" + &key.serialize_pem();
-        let read = KeyedChain::parse(pem).map_err(OrderFailure::refused)?;
-        let is_right =
-            read.info.subjects.contains(subject) && read.info.public_key == key.subject_public_key_info();
-        if is_right {
-            Ok(read)
-        } else {
-            Err(OrderFailure::refused("the directory issued a certificate for another name or key"))
-        }
+        let chain = chain.map_err(|error| self.failure(error))?;
+        KeyedChain::issued(&chain, &key, subject, (self.now)()).map_err(|reason| {
+            OrderFailure::refused(one_line(&format!("the issued certificate is refused: {reason}")))
+        })
     }
 
     /// Returns the renewal window that the authority suggests, and the time until the next query.
@@ -499,7 +535,9 @@ impl<'a> OrderContext<'a> {
         match account.renewal_info(&identifier).await {
             Ok((info, again)) => {
                 let window = info.suggested_window;
-                Ok(Some(((window.start.into(), window.end.into()), again)))
+                // In whole seconds, as it is stored.
+                let moment = |moment: SystemTime| at(unix_s(moment));
+                Ok(Some(((moment(window.start.into()), moment(window.end.into())), again)))
             }
             Err(Error::Unsupported(_)) => Ok(None),
             Err(error) => Err(self.failure(error)),
@@ -542,6 +580,29 @@ mod tests {
             ask: None,
             state_folder: PathBuf::new(),
             roots_pem: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn authorization_is_for_the_ordered_name_alone() {
+        let dns = |name: &str| Identifier::Dns(name.to_owned());
+        for (ordered, identifier, is_wildcard, is_for_it) in [
+            ("a.com", dns("a.com"), false, true),
+            ("a.com", dns("A.com"), false, true),
+            ("a.com", dns("a.com"), true, false),
+            ("a.com", dns("b.com"), false, false),
+            ("a.com", dns("*.a.com"), false, false),
+            ("*.a.com", dns("a.com"), true, true),
+            ("*.a.com", dns("*.a.com"), false, true),
+            ("*.a.com", dns("a.com"), false, false),
+            ("*.a.com", dns("b.com"), true, false),
+            ("192.0.2.1", Identifier::Ip([192, 0, 2, 1].into()), false, true),
+            ("192.0.2.1", Identifier::Ip([192, 0, 2, 2].into()), false, false),
+            ("192.0.2.1", dns("192.0.2.1"), false, false),
+        ] {
+            let subject = Subject::parse(ordered).unwrap();
+            let found = subject.is_identifier(&identifier.authorized(is_wildcard));
+            assert_eq!(found, is_for_it, "{ordered}: {identifier:?}, {is_wildcard}");
         }
     }
 

@@ -22,10 +22,6 @@ use web_client::WebClient;
 
 /// Maximum number of concurrent orders.
 const ORDERS_MAX: usize = 4;
-/// Minimum age of a certificate at its renewal, or a third of its lifetime if that is shorter, whatever
-/// window the authority suggests. Otherwise an authority that always suggests the past would be asked
-/// endlessly.
-const AGE_MIN: Duration = Duration::from_secs(3_600);
 /// Timeout of the `ask` URL.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -90,6 +86,8 @@ pub(crate) struct LoadedCertificate {
     pub(crate) chain: Option<KeyedChain>,
     /// Modification time of the file.
     pub(crate) modified: Option<SystemTime>,
+    /// Time at which the certificate was received, as far as the file tells.
+    obtained_at: Option<SystemTime>,
     /// Time before which nothing is ordered, because the state folder cannot store the result.
     suspended_until: Option<SystemTime>,
 }
@@ -106,6 +104,7 @@ impl LoadedCertificate {
         let written = store.certificate_time(subject);
         if written != self.modified {
             self.modified = written;
+            self.obtained_at = written;
             let read = store.certificate(subject).map_err(Failure::new);
             let read = read.and_then(|found| found.map(|(pem, _)| KeyedChain::parse(pem)).transpose());
             let installed = read.and_then(|chain| {
@@ -123,14 +122,20 @@ impl LoadedCertificate {
         }
         let mut record = store.record(subject);
         if let Some(info) = self.chain.as_ref().map(|chain| &chain.info) {
-            if record.serial.as_ref() != Some(&info.serial) || record.renew_at.is_none() {
+            if record.serial.as_ref() != Some(&info.serial) {
                 record.serial = Some(info.serial.clone());
+                (record.obtained_at, record.renew_at) = (None, None);
+            }
+            let obtained_at = *record.obtained_at.get_or_insert(self.obtained_at.unwrap_or(info.not_before));
+            if record.renew_at.is_none() {
                 record.window = None;
-                record.renew_at = Some(schedule::renew_at(info.not_before, info.not_after, state.random()));
+                let validity = (info.not_before, info.not_after);
+                record.renew_at = Some(schedule::renew_at_since(obtained_at, validity, state.random()));
                 write_record(state, store, subject, &record);
             }
         } else {
-            (record.serial, record.renew_at, record.window) = (None, None, None);
+            (record.serial, record.obtained_at) = (None, None);
+            (record.renew_at, record.window) = (None, None);
         }
         let info = self.chain.as_ref().map(|chain| chain.info.clone());
         state.set_status(subject, CertificateStatus::of_record(subject, info, &record));
@@ -258,7 +263,14 @@ impl Orders {
             let Ok(kind) = kind else { continue };
             let replaces =
                 loaded.chain.as_ref().filter(|_| record.directory.as_ref() == Some(&directory.url));
-            match context.obtain(directory, subject, kind, replaces).await {
+            // Before the one that is stored is replaced.
+            let obtained = context.obtain(directory, subject, kind, replaces).await.and_then(|new| {
+                let installed = state.sink.install(&subject.to_string(), &new.pem);
+                let failed =
+                    |text| OrderFailure::refused(format!("the issued certificate cannot be served: {text}"));
+                installed.map(|()| new).map_err(failed)
+            });
+            match obtained {
                 Ok(new) => return self.record_success(subject, loaded, directory, new),
                 Err(failure) => {
                     state.sink.warn(&format!("certificates: {subject}: {}: {}", directory.url, failure.text));
@@ -296,15 +308,19 @@ impl Orders {
         let state = &self.state;
         if let Err(error) = self.store.write_certificate(subject, &new.pem) {
             self.suspend(subject, loaded, &error);
-            if let Err(text) = state.sink.install(&subject.to_string(), &new.pem) {
-                state.set_error(subject, &text);
-            }
-            loaded.chain = Some(new);
+            (loaded.chain, loaded.obtained_at) = (Some(new), Some(state.now()));
             return;
         }
-        let record =
-            CertificateRecord { directory: Some(directory.url.clone()), ..CertificateRecord::default() };
+        let record = CertificateRecord {
+            directory: Some(directory.url.clone()),
+            serial: Some(new.info.serial.clone()),
+            obtained_at: Some(state.now()),
+            ..CertificateRecord::default()
+        };
         write_record(state, &self.store, subject, &record);
+        // The certificate is in use already.
+        loaded.modified = self.store.certificate_time(subject);
+        (loaded.chain, loaded.obtained_at) = (Some(new), record.obtained_at);
         loaded.load(state, &self.store, subject);
         let until = loaded.chain.as_ref().map(|chain| time::OffsetDateTime::from(chain.info.not_after));
         let until = until.map_or_else(String::new, |until| format!(", valid until {until}"));
@@ -356,12 +372,10 @@ impl Orders {
             Ok(Some((window, again))) => {
                 if record.window != Some(window) {
                     record.window = Some(window);
-                    let info = &chain.info;
-                    let lifetime = info.not_after.duration_since(info.not_before).unwrap_or_default();
-                    let earliest = info.not_before + AGE_MIN.min(lifetime / 3);
-                    let latest = info.not_before + lifetime * 9 / 10;
-                    let renew_at = schedule::random_time_in(window.0, window.1, self.state.random());
-                    record.renew_at = Some(renew_at.max(earliest).min(latest));
+                    let validity = (chain.info.not_before, chain.info.not_after);
+                    let obtained_at = record.obtained_at.unwrap_or(validity.0);
+                    let random = self.state.random();
+                    record.renew_at = Some(schedule::renew_at_in(window, obtained_at, validity, random));
                     write_record(&self.state, &self.store, subject, &record);
                 }
                 again.clamp(soon, late)

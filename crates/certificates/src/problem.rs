@@ -5,6 +5,9 @@ use instant_acme::Error;
 /// Common prefix of the problem types.
 pub(crate) const PROBLEM: &str = "urn:ietf:params:acme:error:";
 
+/// Maximum number of subproblems in a message.
+const SUBPROBLEMS_MAX: usize = 10;
+
 /// Returns the type of the problem that a directory reports, without the prefix.
 pub(crate) fn problem(error: &Error) -> Option<&str> {
     match error {
@@ -21,10 +24,14 @@ pub(crate) fn describe(problem: &instant_acme::Problem) -> String {
         (Some(name), None) => name.to_owned(),
         (None, detail) => detail.unwrap_or("the directory did not say why").to_owned(),
     };
-    for inner in &problem.subproblems {
+    for inner in problem.subproblems.iter().take(SUBPROBLEMS_MAX) {
         text = format!("{text}; {inner}");
     }
-    // Control characters are replaced, so that the text remains a single log line.
+    one_line(&text)
+}
+
+/// Returns a text of a directory as one line of at most 1,000 characters; control characters are replaced.
+pub(crate) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(1_000).collect()
 }
 

@@ -72,6 +72,36 @@ pub(crate) fn renew_at(not_before: SystemTime, not_after: SystemTime, random: u6
     not_before + lifetime * 2 / 3 - random_part(lifetime / 50, random)
 }
 
+/// Minimum time between the receipt of a certificate and its renewal, or a third of the time that it was still
+/// valid if that is shorter, whatever window the authority suggests. Otherwise an authority that always suggests
+/// the past would be asked endlessly.
+const AGE_MIN: Duration = Duration::from_secs(3_600);
+
+/// Returns the renewal time of a certificate that was received at this time. The time before does not count,
+/// because authorities may date certificates back as far as they like.
+pub(crate) fn renew_at_since(
+    obtained_at: SystemTime,
+    (not_before, not_after): (SystemTime, SystemTime),
+    random: u64,
+) -> SystemTime {
+    renew_at(obtained_at.min(not_after).max(not_before), not_after, random)
+}
+
+/// Returns the renewal time of a certificate that was received at this time, at a random time in the window that
+/// the authority suggests, if that is neither too early nor so late that the certificate might end before.
+pub(crate) fn renew_at_in(
+    window: (SystemTime, SystemTime),
+    obtained_at: SystemTime,
+    (not_before, not_after): (SystemTime, SystemTime),
+    random: u64,
+) -> SystemTime {
+    let start = obtained_at.min(not_after).max(not_before);
+    let remaining = not_after.duration_since(start).unwrap_or_default();
+    let earliest = start + AGE_MIN.min(remaining / 3);
+    let latest = start + remaining * 9 / 10;
+    random_time_in(window.0, window.1, random).max(earliest).min(latest)
+}
+
 /// Returns a random time in the window that the authority suggests (RFC 9773 section 4.2).
 pub(crate) fn random_time_in(start: SystemTime, end: SystemTime, random: u64) -> SystemTime {
     start + random_part(end.duration_since(start).unwrap_or_default(), random)
@@ -107,6 +137,26 @@ mod tests {
         assert_eq!(random_time_in(start, start + DAY, 0), start);
         assert_eq!(random_time_in(start, start + DAY, u64::MAX), start + DAY);
         assert_eq!(random_time_in(start, start - DAY, u64::MAX), start);
+    }
+
+    #[test]
+    fn age_at_the_renewal_counts_from_the_receipt() {
+        let now = SystemTime::UNIX_EPOCH + 20_000 * DAY;
+        let hour = DAY / 24;
+        let past = (now - 1_000 * DAY, now - 999 * DAY);
+        let future = (now + 1_000 * DAY, now + 1_001 * DAY);
+        // Days that the certificate is dated back, and hours that it is still valid.
+        for (backdated, hours) in [(0, 2_160), (1, 2_160), (89, 24), (89, 6), (1_000, 1), (0, 1)] {
+            let validity = (now - backdated * DAY, now + hours * hour);
+            let age = |at: SystemTime| at.duration_since(now).unwrap();
+            assert_eq!(age(renew_at_since(now, validity, 0)), hours * hour * 2 / 3);
+            assert_eq!(age(renew_at_in(past, now, validity, 0)), hour.min(hours * hour / 3));
+            assert_eq!(age(renew_at_in(future, now, validity, 0)), hours * hour * 9 / 10);
+        }
+        // The clock was wrong at the receipt.
+        let validity = (now, now + 90 * DAY);
+        assert_eq!(renew_at_since(now + 900 * DAY, validity, 0), now + 90 * DAY);
+        assert_eq!(renew_at_since(now - 900 * DAY, validity, 0), now + 60 * DAY);
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub(crate) struct CertificateRecord {
     pub(crate) directory: Option<String>,
     /// Serial number of the certificate to which `renew_at` applies.
     pub(crate) serial: Option<String>,
+    /// Time at which the certificate was received.
+    pub(crate) obtained_at: Option<SystemTime>,
     /// Time of the renewal.
     pub(crate) renew_at: Option<SystemTime>,
     /// Renewal window last suggested by the authority.
@@ -76,6 +78,7 @@ impl CertificateRecord {
         json!({
             "directory": self.directory,
             "serial": self.serial,
+            "obtained_at": self.obtained_at.map(unix_s),
             "renew_at": self.renew_at.map(unix_s),
             "window": window,
             "failures": self.failures,
@@ -92,6 +95,7 @@ impl CertificateRecord {
         CertificateRecord {
             directory: text("directory"),
             serial: text("serial"),
+            obtained_at: moment(&value["obtained_at"]),
             renew_at: moment(&value["renew_at"]),
             window: moment(&window[0]).zip(moment(&window[1])),
             failures: value["failures"].as_u64().unwrap_or(0).try_into().unwrap_or(u32::MAX),
@@ -107,7 +111,7 @@ pub(crate) fn unix_s(time: SystemTime) -> u64 {
 }
 
 /// Converts seconds since 1970 to a time, limited to the end of the year 9999.
-fn at(unix_s: u64) -> SystemTime {
+pub(crate) fn at(unix_s: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s.min(253_402_300_799))
 }
 
@@ -271,7 +275,7 @@ impl StateFolder {
 
     pub(crate) fn write_token(&self, token: &str, response: &str) -> io::Result<()> {
         if !is_token(token) {
-            return Err(io::Error::other("the directory's token is not a token (RFC 8555 section 8.1)"));
+            return Err(io::Error::other("it is not a token (RFC 8555 section 8.1)"));
         }
         self.write(&self.path.join(CHALLENGES).join(token), response.as_bytes())
     }
@@ -357,7 +361,7 @@ impl StateFolder {
 }
 
 /// Whether the text is a token: base64url (RFC 8555 section 8.1), which excludes path separators.
-fn is_token(token: &str) -> bool {
+pub(crate) fn is_token(token: &str) -> bool {
     (1..=200).contains(&token.len())
         && token.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
@@ -432,6 +436,7 @@ pub(crate) mod tests {
         let record = CertificateRecord {
             directory: Some("https://x/dir".into()),
             serial: Some("ab".into()),
+            obtained_at: Some(at(4)),
             renew_at: Some(at(5)),
             window: Some((at(1), at(2))),
             failures: 3,

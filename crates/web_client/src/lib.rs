@@ -241,8 +241,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for InterimLimiter<S> {
     }
 }
 
-/// Parses seconds or a date (RFC 9110 section 10.2.3) as a duration.
-fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+/// Parses seconds or a date (RFC 9110 section 10.2.3) as a duration, of a week at most.
+pub fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let wait = match value.parse() {
         Ok(seconds) => Duration::from_secs(seconds),

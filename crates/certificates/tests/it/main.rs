@@ -1,6 +1,8 @@
-//! Certificates, tested with Pebble, BIND and OpenSSL.
+//! Certificates, tested with Pebble, BIND, OpenSSL and a hostile authority.
 #![allow(clippy::unwrap_used, missing_docs)] // helpers of tests are tests too
 
+#[path = "../authority/mod.rs"]
+mod authority;
 #[path = "../named/mod.rs"]
 mod named;
 #[path = "../pebble/mod.rs"]
@@ -12,4 +14,5 @@ mod rig;
 
 mod acme;
 mod dns_update;
+mod hostile;
 mod staple;

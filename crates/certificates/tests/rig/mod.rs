@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -23,6 +23,8 @@ use crate::pebble::{Pebble, PebbleOptions};
 pub(crate) struct Served {
     installed: Mutex<Vec<String>>,
     log: Mutex<Vec<String>>,
+    /// Whether no certificate can be served.
+    pub(crate) refuses: AtomicBool,
 }
 
 impl Served {
@@ -38,6 +40,9 @@ impl Served {
 impl CertificateSink for Served {
     fn install(&self, name: &str, pem: &str) -> Result<(), Failure> {
         assert!(pem.contains("PRIVATE KEY"));
+        if self.refuses.load(Ordering::Relaxed) {
+            return Err("no certificate is served in this test".into());
+        }
         self.installed.lock().unwrap().push(name.to_owned());
         Ok(())
     }
