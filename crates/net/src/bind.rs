@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 
 use crate::address::{BindAddress, ListenOptions, ListenUrl, PeerSet, StreamListener};
 use crate::core::Core;
-use crate::datagram_socket::{DatagramSocket, bind_sockets};
+use crate::datagram_socket::{BindOptions, DatagramSocket, PORT_ATTEMPTS, bind_at_free_port, bind_sockets};
 use crate::quic::QuicUdpSocket;
 use crate::remote::Remote;
 use crate::stream;
@@ -496,11 +496,12 @@ pub fn bound_address(socket: &impl AsFd) -> io::Result<BindAddress> {
 fn bind(bind: &BindAddress, cores: usize, is_ours: bool) -> io::Result<(BindAddress, BoundSockets)> {
     let is_udp = bind.is_udp();
     let bind_ip = |address, v6_only| -> io::Result<(SocketAddr, BoundSockets)> {
+        let options = BindOptions { v6_only, cores, is_ours };
         if !is_udp {
-            let (address, sockets) = bind_tcp(address, v6_only, cores, is_ours)?;
+            let (address, sockets) = bind_at_free_port(address, || bind_tcp(address, options))?;
             return Ok((address, BoundSockets::Stream(sockets)));
         }
-        let sockets = relayed_sockets(bind_sockets(address, v6_only, cores, is_ours)?)?;
+        let sockets = relayed_sockets(bind_sockets(address, options)?)?;
         Ok((sockets.first().map_or(address, |first| first.address()), BoundSockets::Udp(sockets)))
     };
     let (bound, sockets) = match bind {
@@ -527,32 +528,11 @@ fn bind(bind: &BindAddress, cores: usize, is_ours: bool) -> io::Result<(BindAddr
     Ok((if is_udp { bound.over_udp() } else { bound }, sockets))
 }
 
-/// Attempts to find a free port if the kernel is to choose one.
-const PORT_ATTEMPTS: u32 = 16;
-
 fn bind_tcp(
     address: SocketAddr,
-    v6_only: bool,
-    cores: usize,
-    is_ours: bool,
+    options: BindOptions,
 ) -> io::Result<(SocketAddr, Vec<Arc<ListeningSocket>>)> {
-    let mut choices = if address.port() == 0 { PORT_ATTEMPTS } else { 1 };
-    loop {
-        choices -= 1;
-        match bind_once(address, v6_only, cores, is_ours) {
-            // Another process may take the port between the kernel's choice and the second bind.
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && choices > 0 => {}
-            bound => return bound,
-        }
-    }
-}
-
-fn bind_once(
-    address: SocketAddr,
-    v6_only: bool,
-    cores: usize,
-    is_ours: bool,
-) -> io::Result<(SocketAddr, Vec<Arc<ListeningSocket>>)> {
+    let BindOptions { v6_only, cores, is_ours } = options;
     let mut bound = address;
     let mut sockets = Vec::with_capacity(cores);
     for index in 0..cores {

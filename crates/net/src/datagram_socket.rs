@@ -19,7 +19,7 @@ const RECEIVE_BUFFER_BYTES: usize = 64 * 1024;
 /// fit into a packet of the usual size.
 const JOINED_BYTES_MAX: usize = 1_452;
 /// Attempts to find a free port if the kernel is to choose one.
-const PORT_ATTEMPTS: u32 = 16;
+pub(crate) const PORT_ATTEMPTS: u32 = 16;
 
 /// A UDP socket and what the kernel can do for it: segmentation of what is sent (GSO), joining of what is
 /// received (GRO), congestion marks (ECN). Packets are not fragmented unless [`DatagramSocket::with_fragments`]
@@ -183,37 +183,50 @@ fn run_length(metas: &[RecvMeta]) -> usize {
     count
 }
 
-/// Binds an address once for each of `cores` threads, all at the same port. `v6_only` keeps an IPv6 socket from
-/// IPv4 clients; `is_ours` means that this process already uses the port.
-///
-/// # Errors
-/// System errors, for example if another process uses the port.
-pub(crate) fn bind_sockets(
+/// Options for binding the sockets of one address.
+#[derive(Clone, Copy)]
+pub(crate) struct BindOptions {
+    /// Whether IPv4 clients cannot connect to an IPv6 socket.
+    pub(crate) v6_only: bool,
+    /// Number of sockets, all at the same port: one for each thread.
+    pub(crate) cores: usize,
+    /// Whether this process already uses the port.
+    pub(crate) is_ours: bool,
+}
+
+/// Calls `bind` again while another process takes the port between the kernel's choice and a later bind.
+pub(crate) fn bind_at_free_port<T>(
     address: SocketAddr,
-    v6_only: bool,
-    cores: usize,
-    is_ours: bool,
-) -> io::Result<Vec<OwnedFd>> {
+    mut bind: impl FnMut() -> io::Result<T>,
+) -> io::Result<T> {
     let mut attempts = if address.port() == 0 { PORT_ATTEMPTS } else { 1 };
     loop {
         attempts -= 1;
-        let bound = bind_once(address, v6_only, cores, is_ours);
-        match bound {
-            // Another process may take the port between the kernel's choice and the second bind.
+        match bind() {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts > 0 => {}
             bound => return bound,
         }
     }
 }
 
-fn bind_once(address: SocketAddr, v6_only: bool, cores: usize, is_ours: bool) -> io::Result<Vec<OwnedFd>> {
+/// Binds UDP sockets.
+///
+/// # Errors
+/// System errors, for example if another process uses the port.
+pub(crate) fn bind_sockets(address: SocketAddr, options: BindOptions) -> io::Result<Vec<OwnedFd>> {
+    bind_at_free_port(address, || bind_once(address, options))
+}
+
+fn bind_once(address: SocketAddr, options: BindOptions) -> io::Result<Vec<OwnedFd>> {
+    let BindOptions { v6_only, cores, is_ours } = options;
     let mut bound = address;
     let mut sockets = Vec::with_capacity(cores);
     for index in 0..cores {
         // The first one is bound without SO_REUSEPORT: otherwise a second server of the same user would share the port
         // silently.
         let is_exclusive = index == 0 && !is_ours;
-        let socket = bind_socket(bound, v6_only, !is_exclusive)?;
+        let port_use = if is_exclusive { PortUse::Exclusive } else { PortUse::Shared };
+        let socket = bind_socket(bound, v6_only, port_use)?;
         if is_exclusive {
             bound = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
             sockopt::set_socket_reuseport(&socket, true)?;
@@ -246,12 +259,21 @@ pub(crate) fn send_packets(
     )
 }
 
+/// Whether a port may have more than one socket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PortUse {
+    /// Binding fails if the port has a socket.
+    Exclusive,
+    /// SO_REUSEPORT: other sockets of the same user may have the port too.
+    Shared,
+}
+
 /// Binds a UDP socket. `v6_only` keeps an IPv6 socket from IPv4 clients.
-pub(crate) fn bind_socket(address: SocketAddr, v6_only: bool, reuse_port: bool) -> io::Result<OwnedFd> {
+pub(crate) fn bind_socket(address: SocketAddr, v6_only: bool, port_use: PortUse) -> io::Result<OwnedFd> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
-    if reuse_port {
+    if port_use == PortUse::Shared {
         sockopt::set_socket_reuseport(&socket, true)?;
     }
     if address.is_ipv6() {

@@ -25,7 +25,7 @@ use super::transport::{
     QuicClock, RECEIVE_BUFFERS, SEGMENTS_MAX, TURN_BYTES_MAX, UNIDIRECTIONAL_STREAMS_MAX, for_each_packet,
 };
 use crate::core::Core;
-use crate::datagram_socket::{ReceiveBuffers, bind_socket, send_packets};
+use crate::datagram_socket::{PortUse, ReceiveBuffers, bind_socket, send_packets};
 use crate::fault::Fault;
 use crate::source::{READ, Source, WRITE};
 use crate::tls::{TlsAgreement, TlsClient};
@@ -97,7 +97,7 @@ impl ClientLink {
             SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
             SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
         };
-        let socket = bind_socket(any, true, false)?;
+        let socket = bind_socket(any, true, PortUse::Exclusive)?;
         // The kernel drops what others send, and reports a closed port.
         rustix::net::connect(&socket, &address).map_err(io::Error::from)?;
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
@@ -307,7 +307,7 @@ impl ClientLink {
         // Whoever waits looks at everything afterwards.
         let _ = match other {
             Some(other) => {
-                let sources = [own, (other, Interest::of(true, false))];
+                let sources = [own, (other, Interest::READ)];
                 wait::any_ready(&self.core, sources, until, || false).await
             }
             None => wait::any_ready(&self.core, [own], until, || false).await,

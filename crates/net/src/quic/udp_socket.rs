@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::succession;
-use crate::datagram_socket::{DatagramSocket, bind_sockets};
+use crate::datagram_socket::{BindOptions, DatagramSocket, bind_sockets};
 use crate::sys;
 
 /// The UDP socket of an endpoint, with channels to the processes before and after this one.
@@ -34,7 +34,7 @@ impl QuicUdpSocket {
         v6_only: bool,
         cores: usize,
     ) -> io::Result<Vec<Arc<QuicUdpSocket>>> {
-        let bound = bind_sockets(address, v6_only, cores, false)?.into_iter();
+        let bound = bind_sockets(address, BindOptions { v6_only, cores, is_ours: false })?.into_iter();
         let sockets = bound
             .map(|socket| QuicUdpSocket::new(socket, None).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()?;
