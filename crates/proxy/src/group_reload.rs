@@ -87,12 +87,14 @@ impl GroupReload {
             }
             if let Some((other, at)) = earlier().next() {
                 upstream.resume_weight(other, at);
-                let checked = group.options.check.is_some() && other.options.check == group.options.check;
-                upstream.health.copy_from(
-                    &other.servers[at].health,
-                    group.options.ejection.is_some(),
-                    checked,
-                );
+                let previous = &other.servers[at].health;
+                upstream.health.copy_order(previous);
+                if group.options.ejection.is_some() {
+                    upstream.health.copy_ejection(previous);
+                }
+                if group.options.check.is_some() && other.options.check == group.options.check {
+                    upstream.health.copy_checks(previous);
+                }
             }
         }
         Ok(Arc::new(group))

@@ -96,19 +96,22 @@ impl Health {
         }
     }
 
-    /// Copies the health of the same server from before a reload: with `ejection` the failures and the
-    /// ejection, with `checks` the results of health checks, and always the operator's order. A probe under
-    /// way reports only to `previous`.
-    pub fn copy_from(&self, previous: &Health, ejection: bool, checks: bool) {
-        if ejection {
-            self.failures.store(previous.failures.load(Relaxed), Relaxed);
-            self.ejections.store(previous.ejections.load(Relaxed), Relaxed);
-            self.ejected_until.store(previous.ejected_until.load(Relaxed), Relaxed);
-        }
-        if checks {
-            self.is_unhealthy.store(previous.is_unhealthy.load(Relaxed), Relaxed);
-            self.contrary_checks.store(previous.contrary_checks.load(Relaxed), Relaxed);
-        }
+    /// Copies the failures and the ejection of the same server from before a reload. A probe under way reports
+    /// only to `previous`.
+    pub fn copy_ejection(&self, previous: &Health) {
+        self.failures.store(previous.failures.load(Relaxed), Relaxed);
+        self.ejections.store(previous.ejections.load(Relaxed), Relaxed);
+        self.ejected_until.store(previous.ejected_until.load(Relaxed), Relaxed);
+    }
+
+    /// Copies the results of health checks of the same server from before a reload.
+    pub fn copy_checks(&self, previous: &Health) {
+        self.is_unhealthy.store(previous.is_unhealthy.load(Relaxed), Relaxed);
+        self.contrary_checks.store(previous.contrary_checks.load(Relaxed), Relaxed);
+    }
+
+    /// Copies the operator's order for the same server from before a reload.
+    pub fn copy_order(&self, previous: &Health) {
         self.order.store(previous.order.load(Relaxed), Relaxed);
         self.back_since.store(previous.back_since.load(Relaxed), Relaxed);
     }

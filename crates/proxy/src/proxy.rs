@@ -67,6 +67,19 @@ struct CgiRequest<'x> {
     length: Option<u64>,
 }
 
+/// An attempt to send a request to a server.
+#[derive(Clone, Copy)]
+struct UpstreamAttempt<'x> {
+    /// Index of the server.
+    server: usize,
+    /// Whether the body waits for `100 Continue`.
+    awaits_continue: bool,
+    /// Whether kept HTTP/1 connections are not used.
+    is_new: bool,
+    /// For servers of the CGI family.
+    cgi: CgiRequest<'x>,
+}
+
 /// State of the attempts at one request.
 struct Attempts<'s> {
     deadline: Moment,
@@ -315,15 +328,16 @@ impl Proxy {
         notes.attempts += 1;
         notes.upstream = Some(group.display_names[server].clone());
         let _in_use = group.track_request(server);
-        let waits = exchange.awaits_continue()?;
+        let awaits_continue = exchange.awaits_continue()?;
         let since_us = group.core.now_us();
         let cgi = CgiRequest { script: attempts.script, length: attempts.replay.length() };
-        let mut reached = match if is_new { None } else { self.send_on_kept(exchange, waits, server, cgi)? } {
+        let attempt = UpstreamAttempt { server, awaits_continue, is_new, cgi };
+        let mut reached = match if is_new { None } else { self.send_on_kept(exchange, &attempt)? } {
             Some(reached) => reached,
             None => {
                 let connect_by = self.connect_deadline(attempts);
                 // Boxed because it is rarely needed and would enlarge the future of every request.
-                pin_in_place(|| self.open_upstream(exchange, waits, server, is_new, connect_by, cgi)).await?
+                pin_in_place(|| self.open_upstream(exchange, &attempt, connect_by)).await?
             }
         };
         let OpenedUpstream { side, concurrent_task: room, sent } = &mut reached;

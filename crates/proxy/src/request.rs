@@ -72,6 +72,15 @@ pub struct SentHead {
     pub websocket_key: Option<[u8; websocket::KEY_BYTES]>,
 }
 
+/// The protocol that field lines are written for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MessageSyntax {
+    /// A body of unknown length needs a transfer coding.
+    Http1,
+    /// The protocol itself frames the body: HTTP/2, HTTP/3, or one of the CGI family.
+    Framed,
+}
+
 /// A request head for an HTTP/2 stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamRequestHead {
@@ -130,8 +139,8 @@ impl RequestRules {
         self.upgrade(context).is_some()
     }
 
-    /// Returns the head for an HTTP/2 stream; see [`RequestRules::write`]. A protocol switch becomes an
-    /// extended CONNECT if the server supports it (`connects`); otherwise it is omitted.
+    /// Returns the head for an HTTP/2 stream; see [`RequestRules::write`]. `switch`: the protocols of an extended
+    /// CONNECT; otherwise a protocol switch is omitted.
     ///
     /// # Errors
     /// The errors of [`RequestRules::write`], and 400 for an HTTP/1 WebSocket without a valid key.
@@ -139,10 +148,10 @@ impl RequestRules {
         &self,
         context: &TemplateContext<'_>,
         awaits_continue: bool,
-        connects: bool,
+        switch: Option<&[u8]>,
     ) -> Result<(StreamRequestHead, SentHead), Reject> {
         let mut head = StreamRequestHead::default();
-        if let Some(protocol) = self.upgrade(context).filter(|_| connects) {
+        if let Some(protocol) = switch {
             let is_websocket = protocol.eq_ignore_ascii_case(b"websocket");
             if is_websocket && context.head.protocol.is_empty() && client_key(context).is_none() {
                 return Err(Reject::bad_request("Sec-WebSocket-Key is not 16 bytes in base64"));
@@ -155,7 +164,7 @@ impl RequestRules {
         let host = self.host(context);
         head.authority = if host.is_empty() { context.upstream.as_bytes() } else { host }.to_vec();
         let mut lines = FieldWriter::new(&mut head.lines);
-        self.write_fields(&mut lines, context, awaits_continue, false)?;
+        self.write_fields(&mut lines, context, awaits_continue, MessageSyntax::Framed)?;
         if accepts_trailers(context) {
             lines.line(b"TE", b"trailers");
         }
@@ -185,7 +194,7 @@ impl RequestRules {
         out.extend_from_slice(b" HTTP/1.1\r\n");
         let mut lines = FieldWriter::new(out);
         lines.line(b"Host", self.host(context));
-        self.write_fields(&mut lines, context, awaits_continue, true)?;
+        self.write_fields(&mut lines, context, awaits_continue, MessageSyntax::Http1)?;
         let upgrade = self.write_connection(&mut lines, context);
         let is_keyless = upgrade && !head.protocol.is_empty() && is_websocket(context);
         let key = is_keyless.then(websocket::new_key);
@@ -196,14 +205,13 @@ impl RequestRules {
         Ok(SentHead { upgrade, expects: head.expects_continue && awaits_continue, websocket_key: key })
     }
 
-    /// Writes the field lines, except those of the connection. `chunked`: the fields are for HTTP/1, where a
-    /// body of unknown length needs a transfer coding.
+    /// Writes the field lines, except those of the connection.
     fn write_fields(
         &self,
         lines: &mut FieldWriter<'_>,
         ask: &TemplateContext<'_>,
         awaits_continue: bool,
-        chunked: bool,
+        syntax: MessageSyntax,
     ) -> Result<(), Reject> {
         let head = ask.head;
         let bytes = ask.bytes;
@@ -214,8 +222,7 @@ impl RequestRules {
         let always = if self.removes || !named.is_empty() { NameSet::default() } else { ALWAYS_PASS };
         let passing = head.fields.iter().filter(|field| {
             always.has(field.id)
-                || (self.passes(field, ask, &named, !chunked)
-                    && (awaits_continue || field.id != Name::Expect))
+                || (self.passes(field, ask, &named, syntax) && (awaits_continue || field.id != Name::Expect))
         });
         lines.fields(bytes, passing);
         for forwards in max_forwards(head, bytes) {
@@ -232,7 +239,9 @@ impl RequestRules {
                 lines.number(length);
                 lines.end();
             }
-            BodySize::Unknown if chunked => lines.line(b"Transfer-Encoding", b"chunked"),
+            BodySize::Unknown if syntax == MessageSyntax::Http1 => {
+                lines.line(b"Transfer-Encoding", b"chunked")
+            }
             BodySize::Unknown => {}
             BodySize::None if empty_body => lines.line(b"Content-Length", b"0"),
             BodySize::None => {}
@@ -303,14 +312,20 @@ impl RequestRules {
     }
 
     /// Whether a field is forwarded unchanged.
-    fn passes(&self, field: &Field, ask: &TemplateContext<'_>, named: &[&[u8]], is_for_stream: bool) -> bool {
+    fn passes(
+        &self,
+        field: &Field,
+        ask: &TemplateContext<'_>,
+        named: &[&[u8]],
+        syntax: MessageSyntax,
+    ) -> bool {
         let name = field.name.of(ask.bytes);
         let vouched = |dialect: Dialect| ask.client.trusted_dialect == Some(dialect);
         let passes = match field.id {
             // Over HTTP/2 there is no key (RFC 8441 section 5); over HTTP/1 this proxy generates one if the
             // client has none.
             Name::SecWebsocketKey | Name::SecWebsocketAccept
-                if is_for_stream || !ask.head.protocol.is_empty() =>
+                if syntax == MessageSyntax::Framed || !ask.head.protocol.is_empty() =>
             {
                 false
             }
@@ -404,7 +419,7 @@ impl RequestRules {
 
     /// Returns the protocols that the client asks for, if it may switch to all of them. `h2c` must never be
     /// among them: HTTP/2 requests in the tunnel would bypass all rules.
-    fn upgrade<'x>(&self, ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
+    pub(crate) fn upgrade<'x>(&self, ask: &TemplateContext<'x>) -> Option<&'x [u8]> {
         let head = ask.head;
         let bytes = ask.bytes;
         let wanted = head.upgrade(bytes)?;

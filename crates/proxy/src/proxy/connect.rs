@@ -6,7 +6,7 @@ use http::{BodySize, Fields, Method, Reject, Status};
 use net::{Fault, MuxRequest};
 use times::Moment;
 
-use super::{CgiRequest, OpenedUpstream, Proxy};
+use super::{CgiRequest, OpenedUpstream, Proxy, UpstreamAttempt};
 use crate::cgi_side::CgiSide;
 use crate::failure::AttemptFailure;
 use crate::options::{CgiProtocol, UpstreamProtocol};
@@ -16,27 +16,24 @@ use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_side::{Http1Side, UpstreamSide};
 
 impl Proxy {
-    /// Sends the request head to a server; over HTTP/1, on a new connection if `is_new`. `waits`: the body
-    /// waits for `100 Continue`. `cgi` is for servers of the CGI family.
+    /// Sends the request head to a server.
     pub(super) async fn open_upstream(
         &self,
         requester: &impl Requester,
-        waits: bool,
-        server: usize,
-        is_new: bool,
+        attempt: &UpstreamAttempt<'_>,
         connect_by: Moment,
-        cgi: CgiRequest<'_>,
     ) -> Result<OpenedUpstream<'_>, AttemptFailure> {
+        let server = attempt.server;
         if self.group.shared.options.servers[server].shares_connections() {
             let connects = self.rules.request.asks_for_upgrade(&requester.context(""))
                 && Box::pin(self.group.supports_connect(server, connect_by)).await?;
             if connects || !self.needs_http1(requester, server) {
-                let opened = self.open_stream(requester, waits, server, connect_by, connects);
+                let opened = self.open_stream(requester, attempt, connect_by, connects);
                 return Box::pin(opened).await;
             }
         }
-        let (connection, room) = self.group.connect(requester, server, is_new, connect_by).await?;
-        let (side, sent) = self.send_on(requester, waits, server, connection, cgi)?;
+        let (connection, room) = self.group.connect(requester, server, attempt.is_new, connect_by).await?;
+        let (side, sent) = self.send_on(requester, attempt, connection)?;
         Ok(OpenedUpstream { side, concurrent_task: room, sent })
     }
 
@@ -78,18 +75,16 @@ impl Proxy {
     pub(super) fn send_on_kept(
         &self,
         requester: &impl Requester,
-        waits: bool,
-        server: usize,
-        cgi: CgiRequest<'_>,
+        attempt: &UpstreamAttempt<'_>,
     ) -> Result<Option<OpenedUpstream<'_>>, AttemptFailure> {
         if matches!(
-            self.group.shared.options.servers[server].protocol,
+            self.group.shared.options.servers[attempt.server].protocol,
             UpstreamProtocol::Http2 | UpstreamProtocol::Http3 | UpstreamProtocol::Tcp | UpstreamProtocol::Udp
         ) {
             return Ok(None);
         }
-        let Some(connection) = self.group.take_kept(requester, server) else { return Ok(None) };
-        let (side, sent) = self.send_on(requester, waits, server, connection, cgi)?;
+        let Some(connection) = self.group.take_kept(requester, attempt.server) else { return Ok(None) };
+        let (side, sent) = self.send_on(requester, attempt, connection)?;
         Ok(Some(OpenedUpstream { side, concurrent_task: RefCell::new(None), sent }))
     }
 
@@ -98,11 +93,10 @@ impl Proxy {
     fn send_on(
         &self,
         requester: &impl Requester,
-        waits: bool,
-        server: usize,
+        attempt: &UpstreamAttempt<'_>,
         connection: UpstreamConnection,
-        cgi: CgiRequest<'_>,
     ) -> Result<(UpstreamSide, SentHead), AttemptFailure> {
+        let &UpstreamAttempt { server, awaits_continue, cgi, .. } = attempt;
         let server_options = &self.group.shared.options.servers[server];
         if let UpstreamProtocol::Cgi(protocol) = server_options.protocol {
             let side = self.send_variables(requester, server, connection, protocol, cgi)?;
@@ -110,7 +104,7 @@ impl Proxy {
         }
         let context = requester.context(&self.group.shared.servers[server].authority);
         let mut side = Http1Side::new(connection, context.head.body == BodySize::Unknown);
-        let sent = self.rules.request.write(&mut side.connection.buffers.out, &context, waits);
+        let sent = self.rules.request.write(&mut side.connection.buffers.out, &context, awaits_continue);
         let sent = sent.map_err(Fault::Reject)?;
         Ok((UpstreamSide::H1(side), sent))
     }
@@ -124,18 +118,20 @@ impl Proxy {
         has_http1 && self.rules.request.asks_for_upgrade(&requester.context(""))
     }
 
+    /// Opens a stream. A protocol switch becomes an extended CONNECT if the server `connects`; otherwise it is omitted.
     async fn open_stream(
         &self,
         requester: &impl Requester,
-        waits: bool,
-        server: usize,
+        attempt: &UpstreamAttempt<'_>,
         connect_by: Moment,
         connects: bool,
     ) -> Result<OpenedUpstream<'_>, AttemptFailure> {
+        let &UpstreamAttempt { server, awaits_continue, .. } = attempt;
         let upstream = &self.group.shared.servers[server];
         let context = requester.context(&upstream.authority);
-        let (head, sent) =
-            self.rules.request.stream_head(&context, waits, connects).map_err(Fault::Reject)?;
+        let rules = &self.rules.request;
+        let switch = rules.upgrade(&context).filter(|_| connects);
+        let (head, sent) = rules.stream_head(&context, awaits_continue, switch).map_err(Fault::Reject)?;
         let protocol = sent.upgrade.then_some(&head.protocol[..]);
         let (method, method_name) = match protocol {
             Some(_) => (Method::Connect, &b"CONNECT"[..]),

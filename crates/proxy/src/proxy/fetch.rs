@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::Context;
 use times::Millis;
 
-use super::{Attempts, CgiRequest, LOOP_REASON, OpenedUpstream, Proxy};
+use super::{Attempts, CgiRequest, LOOP_REASON, OpenedUpstream, Proxy, UpstreamAttempt};
 use crate::dial::run_concurrently;
 use crate::failure::AttemptFailure;
 use crate::replay_buffer::ReplayBuffer;
@@ -242,9 +242,9 @@ impl Proxy {
         attempts.count += u32::from(!is_new);
         let connect_by = self.connect_deadline(attempts);
         let _in_use = group.track_request(selection.server);
-        let reached = self
-            .open_upstream(request, false, selection.server, is_new, connect_by, CgiRequest::default())
-            .await?;
+        let (server, cgi) = (selection.server, CgiRequest::default());
+        let attempt = UpstreamAttempt { server, awaits_continue: false, is_new, cgi };
+        let reached = self.open_upstream(request, &attempt, connect_by).await?;
         let OpenedUpstream { mut side, concurrent_task: room, .. } = reached;
         let asked_us = group.core.now_us();
         let reused = side.is_reused();

@@ -255,7 +255,7 @@ fn options_stream_decrements_max_forwards() {
         assert!(head.parse(&bytes, &http::Limits::default()).unwrap(), "{request}");
         let ask = context(&head, &bytes, Client::direct(SENDER, true));
         let rules = RequestRules::new(&group(), &RouteOptions::default());
-        let (head, _) = rules.stream_head(&ask, true, false).unwrap();
+        let (head, _) = rules.stream_head(&ask, true, None).unwrap();
         String::from_utf8(head.lines).unwrap()
     };
     let lines = stream("OPTIONS * HTTP/1.1\nHost: a\nMax-Forwards: 10\nX: 1\n\n");

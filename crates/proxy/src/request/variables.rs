@@ -7,7 +7,7 @@ use http::encode::FieldWriter;
 use http::path::{EmptySegments, matched_path, normal_path};
 use http::{BodySize, Head, Name, Reject, TargetForm, encode, scan};
 
-use super::{RequestRules, write_ip};
+use super::{MessageSyntax, RequestRules, write_ip};
 use crate::options::{CgiOptions, Host};
 use crate::path;
 use crate::template::TemplateContext;
@@ -149,7 +149,7 @@ impl RequestRules {
         if !ask.authority().is_empty() || !matches!(self.options.host, Host::Pass) {
             lines.line(b"Host", self.host(ask));
         }
-        self.write_fields(&mut lines, ask, false, false)?;
+        self.write_fields(&mut lines, ask, false, MessageSyntax::Framed)?;
         let mut rest = &head[..];
         let mut fields: Vec<(&[u8], &[u8])> = Vec::with_capacity(FIELDS);
         fields.extend(std::iter::from_fn(|| next_field(&mut rest)));
