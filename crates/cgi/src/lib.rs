@@ -11,5 +11,5 @@ pub mod fastcgi;
 pub mod packet;
 pub mod response;
 
-pub use response::ResponseHeadReader;
+pub use response::{HeadRules, ResponseHeadReader};
 pub use variables::Variables;

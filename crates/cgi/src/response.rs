@@ -9,6 +9,15 @@ const CONNECTION_FIELDS: [&str; 7] =
 /// The status line of a response whose head has no status.
 const DEFAULT_STATUS_LINE: &[u8] = b"HTTP/1.1 200 OK\r\n";
 
+/// Deviations of a head that are accepted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeadRules {
+    /// A head without fields, which PHP-FPM sends for a script that sets none.
+    pub may_be_empty: bool,
+    /// White space before a colon; it is removed.
+    pub spaced_colon: bool,
+}
+
 /// Collects the head of a response, and converts it to HTTP/1.
 #[derive(Debug, Default)]
 pub struct ResponseHeadReader {
@@ -60,17 +69,16 @@ impl ResponseHeadReader {
     }
 
     /// Returns the head in HTTP/1 form and releases the held bytes. A response without `Status` is a 200, or
-    /// a 302 if it has `Location`. Field lines are not validated; `is_lenient` removes white space before a
-    /// colon. `may_be_empty` accepts a head without fields, which PHP-FPM sends for a script that sets none.
+    /// a 302 if it has `Location`. Field lines are not validated.
     ///
     /// # Errors
     /// The reason that the head is invalid: an invalid or interim status, several statuses, or no field.
-    pub fn into_http(&mut self, may_be_empty: bool, is_lenient: bool) -> Result<Vec<u8>, &'static str> {
+    pub fn into_http(&mut self, rules: HeadRules) -> Result<Vec<u8>, &'static str> {
         let gathered = std::mem::take(&mut self.gathered);
         let mut rest = &gathered[..];
         let mut lines = std::iter::from_fn(|| next_line(&mut rest)).peekable();
         let mut status = match lines.peek() {
-            None if !may_be_empty => return Err("the upstream's response has no head"),
+            None if !rules.may_be_empty => return Err("the upstream's response has no head"),
             None => None,
             Some(line) => match line.strip_prefix(b"HTTP/1.") {
                 // Skips the minor version and a space.
@@ -87,7 +95,9 @@ impl ResponseHeadReader {
         for line in lines {
             let colon = memchr(b':', line).ok_or("the upstream's head has a line without a colon")?;
             let mut field_name = &line[..colon];
-            while is_lenient && let [shorter @ .., b' ' | b'\t'] = field_name {
+            while rules.spaced_colon
+                && let [shorter @ .., b' ' | b'\t'] = field_name
+            {
                 field_name = shorter;
             }
             let is = |name: &str| field_name.eq_ignore_ascii_case(name.as_bytes());
@@ -154,7 +164,7 @@ mod tests {
             let (taken, whole) = reader.feed(piece, 1024)?;
             if whole {
                 let rest = [&piece[taken..], &pieces[index + 1..].concat()].concat();
-                let head = reader.into_http(false, false)?;
+                let head = reader.into_http(HeadRules::default())?;
                 return Ok((String::from_utf8(head).expect("text"), rest));
             }
         }

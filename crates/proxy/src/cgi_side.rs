@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use cgi::fastcgi::{self, FastCgiReader, RecordStep};
-use cgi::{ResponseHeadReader, Variables, packet};
+use cgi::{HeadRules, ResponseHeadReader, Variables, packet};
 use http::body::Body;
 use http::machine::Step;
 use http::{Limits, Method, ResponseHead, Span};
@@ -315,9 +315,11 @@ impl CgiSide {
 
     /// Parses the complete head as HTTP/1.
     fn parse_head(&mut self, method: Method, limits: &Limits) -> Result<(), AttemptFailure> {
-        let is_fastcgi = self.protocol == CgiProtocol::FastCgi;
-        self.head_bytes =
-            self.head.into_http(is_fastcgi, limits.lenient_heads).map_err(AttemptFailure::Invalid)?;
+        let rules = HeadRules {
+            may_be_empty: self.protocol == CgiProtocol::FastCgi,
+            spaced_colon: limits.lenient_heads,
+        };
+        self.head_bytes = self.head.into_http(rules).map_err(AttemptFailure::Invalid)?;
         // Converted lines can be slightly longer than the received ones.
         let limits = Limits { head_bytes_max: limits.head_bytes_max.max(self.head_bytes.len()), ..*limits };
         let fed = self.connection.buffers.machine.feed(&self.head_bytes, method, &limits);
