@@ -84,7 +84,8 @@ pub fn assess(
     let apparent_s = date_s.map_or(0, |date_s| times.received_s.saturating_sub(date_s));
     let initial_age_s = apparent_s.max(age_s + delay_s);
     let stated = lifetime(status, fields, &directives, date_s.unwrap_or(times.received_s), policy);
-    let (lifetime_s, is_explicit, is_by_rule) = ruled_lifetime(stated, &directives, initial_age_s, rule);
+    let LifetimeSource { lifetime_s, is_explicit, is_by_rule } =
+        ruled_lifetime(stated, &directives, initial_age_s, rule);
     // A response that the origin did not declare cacheable may be specific to the user with the cookie.
     let is_guessed = !is_explicit && !directives.public && lifetime_s > 0;
     if (is_by_rule || is_guessed) && request.has_cookies && !rule.with_cookies {
@@ -113,22 +114,31 @@ pub fn assess(
     if is_useful { Ok(freshness) } else { Err(NotStored::NoFreshness) }
 }
 
-/// Applies the rules to the lifetime that a response states. Returns the lifetime, whether it is explicit,
-/// and whether the response may be stored only because of a rule.
+/// A freshness lifetime and its origin.
+struct LifetimeSource {
+    lifetime_s: u64,
+    /// Whether the origin or a rule states it; otherwise it is a guess.
+    is_explicit: bool,
+    /// Whether the response may be stored only because of a rule.
+    is_by_rule: bool,
+}
+
+/// Applies the rules to the lifetime that a response states.
 fn ruled_lifetime(
-    (lifetime_s, is_explicit): (u64, bool),
+    stated: LifetimeSource,
     directives: &ResponseDirectives,
     initial_age_s: u64,
     rule: &RulePolicy,
-) -> (u64, bool, bool) {
+) -> LifetimeSource {
     // Rules count from the arrival, regardless of the initial age.
     let ruled = match (rule.ttl_s, rule.default_ttl_s) {
         (Some(ttl_s), _) => ttl_s,
-        (None, Some(ttl_s)) if !is_explicit && !directives.no_cache => ttl_s,
-        _ => return (lifetime_s, is_explicit, false),
+        (None, Some(ttl_s)) if !stated.is_explicit && !directives.no_cache => ttl_s,
+        _ => return stated,
     };
-    let is_offered = is_explicit && lifetime_s > 0 || directives.public;
-    (if ruled == 0 { 0 } else { initial_age_s + ruled }, true, !is_offered)
+    let is_offered = stated.is_explicit && stated.lifetime_s > 0 || directives.public;
+    let lifetime_s = if ruled == 0 { 0 } else { initial_age_s + ruled };
+    LifetimeSource { lifetime_s, is_explicit: true, is_by_rule: !is_offered }
 }
 
 fn may_store(
@@ -177,22 +187,23 @@ fn lifetime(
     directives: &ResponseDirectives,
     date_s: u64,
     policy: &Policy,
-) -> (u64, bool) {
+) -> LifetimeSource {
+    let source = |lifetime_s, is_explicit| LifetimeSource { lifetime_s, is_explicit, is_by_rule: false };
     if let Some(lifetime_s) = directives.lifetime_s() {
-        return (lifetime_s, true);
+        return source(lifetime_s, true);
     }
     if let Some(expires) =
         fields.first(b"expires").filter(|_| !directives.is_targeted && !policy.rule.ignores_expires)
     {
         let expires_s = parse_date_s(expires).or_else(|| parse_date_s(&usual_case(expires))).unwrap_or(0);
-        return (expires_s.saturating_sub(date_s), true);
+        return source(expires_s.saturating_sub(date_s), true);
     }
     if !(is_heuristic(status) || directives.public) {
-        return (0, false);
+        return source(0, false);
     }
     let modified_s = fields.first(b"last-modified").and_then(parse_date_s);
     let guess_s = modified_s.map_or(0, |modified_s| date_s.saturating_sub(modified_s) / 10);
-    (guess_s.min(policy.heuristic_s_max), false)
+    source(guess_s.min(policy.heuristic_s_max), false)
 }
 
 /// Result of [`decided_by`] if the response itself was not decisive.
@@ -203,7 +214,7 @@ pub const DECIDED_BY_CONFIGURATION: &str = "the configuration of the route";
 pub fn decided_by(status: Status, fields: &Fields, freshness: &Freshness) -> String {
     let directives = ResponseDirectives::of(fields);
     let date_s = fields.first(b"date").and_then(parse_date_s).unwrap_or(freshness.received_s);
-    let (stated_s, _) = lifetime(status, fields, &directives, date_s, &Policy::default());
+    let stated_s = lifetime(status, fields, &directives, date_s, &Policy::default()).lifetime_s;
     let field = if directives.is_targeted { "CDN-Cache-Control" } else { "Cache-Control" };
     match (directives.no_cache, directives.s_maxage_s, directives.max_age_s) {
         _ if (directives.no_cache, stated_s) != (freshness.no_cache, freshness.lifetime_s) => {

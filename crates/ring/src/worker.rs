@@ -24,6 +24,14 @@ pub enum NextRequest {
     Retired,
 }
 
+/// End of the sleep of an idle worker.
+struct Wakeup {
+    /// Whether the worker should check its signals.
+    checks_signals: bool,
+    /// Whether another side has woken this worker, which must check the queues again.
+    was_rung: bool,
+}
+
 /// A claimant of requests. A threaded worker process has one per thread, each in its own worker slot; an
 /// event loop has one that holds many requests at once.
 pub struct Worker {
@@ -82,17 +90,16 @@ impl Worker {
                 let deadline = *deadline.get_or_insert_with(|| now.checked_add(limit));
                 deadline.map(|deadline| deadline.saturating_duration_since(now))
             });
-            let (signal, alone) = self.sleep_idle(left);
-            is_over = signal || left == Some(Duration::ZERO);
-            if alone && is_over {
+            let wakeup = self.sleep_idle(left);
+            is_over = wakeup.checks_signals || left == Some(Duration::ZERO);
+            if !wakeup.was_rung && is_over {
                 return NextRequest::TimedOut;
             }
         }
     }
 
-    /// Sleeps as an idle worker. Returns whether it should check its signals, and whether no side rang: if
-    /// one did, this worker must check the queues again.
-    fn sleep_idle(&self, limit: Option<Duration>) -> (bool, bool) {
+    /// Sleeps as an idle worker.
+    fn sleep_idle(&self, limit: Option<Duration>) -> Wakeup {
         let WorkerSide { shared, worker_slot, .. } = &*self.side;
         let sleep = shared.sleep_word(*worker_slot);
         sleep.swap(ON_WORD, AcqRel);
@@ -103,7 +110,7 @@ impl Worker {
         let sleeps = limit != Some(Duration::ZERO) && !self.has_waiting() && !self.is_retired();
         let signal = sleeps && doorbell::wait(sleep, ON_WORD, limit);
         let for_signals = sleep.swap(AWAKE, AcqRel) == FOR_SIGNALS;
-        (signal || for_signals, shared.clear_idle(*worker_slot))
+        Wakeup { checks_signals: signal || for_signals, was_rung: !shared.clear_idle(*worker_slot) }
     }
 
     /// Counts an attempt to claim, by which hangs are detected: see
