@@ -498,7 +498,7 @@ impl<'c> Call<'c> {
             let look_after = CHECK_INTERVAL.min(exchange.write_timeout() / 2).max(Millis(1));
             let looked = {
                 let mut time = pin!(exchange.core().sleep(look_after));
-                let mut news = pin!(self.pending.wait_for_event(Some((exchange, Interest::of(false, true)))));
+                let mut news = pin!(self.pending.wait_for_event(Some((exchange, Interest::WRITE))));
                 poll_fn(|context| match news.as_mut().poll(context) {
                     Poll::Pending => time.as_mut().poll(context).map(|()| None),
                     news => news.map(Some),

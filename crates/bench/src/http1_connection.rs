@@ -8,7 +8,7 @@ use http::body::Body;
 use http::framing::Framing;
 use http::machine::{ClientMachine, Step};
 use http::{Method, Name, Status};
-use net::{Fault, Link};
+use net::{Fault, Interest, Link};
 use times::Moment;
 
 use crate::clock::now_ns;
@@ -311,7 +311,9 @@ impl JobConnection for LoadConnection {
                 ReadResult::Response if !keep_alive => return Ok(false),
                 ReadResult::Response => {}
                 ReadResult::Blocked => {
-                    link.stream().ready_for(link.interest(true, !sent), Moment(self.deadline_ms())).await?;
+                    link.stream()
+                        .ready_for(link.interest(Interest::of(true, !sent)), Moment(self.deadline_ms()))
+                        .await?;
                 }
                 ReadResult::Yielded if self.state.load_state.core.now().0 >= self.deadline_ms() => {
                     return Err(Fault::Timeout.into());

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::Limits;
 use http2::{ErrorCode, Event, Machine, NoStream, Options, RequestLine};
-use net::Link;
+use net::{Interest, Link};
 
 use crate::active_requests::{ActiveRequest, RequestsInFlight};
 use crate::clock::now_ns;
@@ -295,7 +295,7 @@ impl JobConnection for MultiplexedConnection {
                 StreamReadResult::Blocked => {
                     let deadline = self.active_requests.deadline(&self.state);
                     let is_full = self.active_requests.len() >= self.state.load_state.plan.pipeline;
-                    let interest = link.interest(true, !sent);
+                    let interest = link.interest(Interest::of(true, !sent));
                     self.state
                         .wait_for_stream(link.stream(), interest, is_full || self.is_closing, deadline)
                         .await?;

@@ -91,7 +91,7 @@ impl LocalNotify {
     /// # Errors
     /// [`Fault::Timeout`] at the deadline.
     pub async fn or_ready(&self, stream: &Stream, interest: Interest, deadline: Moment) -> Result<(), Fault> {
-        let sources = [(&*self.source, Interest::of(true, false)), (stream.source(), interest)];
+        let sources = [(&*self.source, Interest::READ), (stream.source(), interest)];
         wait::any_ready(&self.core, sources, deadline, || false).await
     }
 

@@ -24,7 +24,7 @@ use crate::in_place::pin_in_place;
 use crate::memory::{Memory, MemoryBudget};
 use crate::offload::{BlockingKind, OffloadPool, OffloadPools};
 use crate::remote::{Remote, SlotWaker};
-use crate::source::{EXTERNAL_WAKER, GONE, HALF_CLOSED, NO_TASK, READ, Source, WRITE};
+use crate::source::{EXTERNAL_WAKER, GONE, HALF_CLOSED, NO_TASK, READ, Source, SourceWaiters, WRITE};
 use crate::turn_hook::{TaskId, TurnHook, TurnHooks};
 
 mod pause;
@@ -370,15 +370,16 @@ impl Core {
             return;
         }
         source.ready.set(source.ready.get() | ready);
-        let waiters = (source.reader.get(), source.writer.get());
+        let waiters = source.waiters();
         drop(sources);
-        let reads = ready & (READ | HALF_CLOSED | GONE) != 0;
-        self.run_waiters(token, waiters, reads, ready & (WRITE | GONE) != 0);
+        self.run_waiters(waiters, ready);
     }
 
-    /// Runs the waiting reader and writer; once if these are the same task.
+    /// Runs the reader and writer that wait for an event of `ready`; once if these are the same task.
     #[inline]
-    fn run_waiters(&self, token: u64, (reader, writer): (u32, u32), reads: bool, writes: bool) {
+    fn run_waiters(&self, SourceWaiters { token, reader, writer }: SourceWaiters, ready: u8) {
+        let reads = ready & (READ | HALF_CLOSED | GONE) != 0;
+        let writes = ready & (WRITE | GONE) != 0;
         if reads {
             self.run_waiter(token, reader, false);
         }

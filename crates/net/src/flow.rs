@@ -398,7 +398,7 @@ impl Exchange<'_> {
         let until = core.now() + GRACE_TIME;
         let mut nap = std::pin::pin!(core.sleep(GRACE_TIME));
         poll_fn(|context| {
-            if self.poll_client(Interest::of(false, true), context) {
+            if self.poll_client(Interest::WRITE, context) {
                 return Poll::Ready(true);
             }
             nap.as_mut().poll(context).map(|()| core.now() < until)

@@ -61,14 +61,16 @@ pub(crate) async fn serve_available<S: Service>(engine: &Rc<Engine<S>>, conn: &m
         };
         match fed {
             Ok(true) => {
-                let Some(()) = serve(engine, conn).await else { break };
+                if !serve(engine, conn).await {
+                    break;
+                }
                 served = true;
                 conn.consume_budget(REQUEST_WEIGHT_BYTES).await;
                 let is_limited = conn.link.stream().bucket().is_some();
                 // Many small responses may pile up for a client that does not read.
                 let is_behind =
                     conn.backlog() > conn.out_bytes_max() || conn.overflow.is_some() || is_limited;
-                if is_behind && flush_output(conn).await.is_none() {
+                if is_behind && flush_output(conn).await.is_err() {
                     break;
                 }
                 if is_limited {
@@ -133,12 +135,12 @@ async fn await_next_request(conn: &mut Conn) -> bool {
     has_come
 }
 
-/// Sends what the client has not accepted yet, before its next request is parsed; `None` on failure.
-async fn flush_output(conn: &mut Conn) -> Option<()> {
+/// Sends what the client has not accepted yet, before its next request is parsed.
+async fn flush_output(conn: &mut Conn) -> Result<(), Fault> {
     if conn.overflow.is_some() {
         Box::pin(conn.spill_remaining()).await;
     }
-    conn.flush().await.ok()
+    conn.flush().await
 }
 
 /// Parses a request head; returns true if it is complete.
@@ -191,8 +193,8 @@ async fn read_head(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
     }
 }
 
-/// Serves one request. Returns `None` if the connection must be closed.
-async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()> {
+/// Serves one request. Returns false if the connection must be closed at once.
+async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> bool {
     conn.begin_request();
     let answered;
     // The block drops the state in place; `drop` would move it.
@@ -226,7 +228,7 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
         engine.service.log(&state.record(Some(request), fault.as_ref(), &engine.context.core));
     }
     if !answered {
-        return None;
+        return false;
     }
     conn.served = conn.served.saturating_add(1);
     let is_read = conn.buffers.machine.body_ended();
@@ -237,7 +239,7 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> Option<()
         conn.buffers.machine.next();
         conn.buffers.input.next_head();
     }
-    Some(())
+    true
 }
 
 /// Completes the exchange of a failed handler: sends an error page if no response has begun. Returns false if

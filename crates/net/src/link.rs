@@ -83,12 +83,12 @@ impl Link {
         self.stream().core()
     }
 
-    /// Returns the events to wait for in order to read or write.
+    /// Returns the events to wait for in order to read or write, as `wanted`.
     #[must_use]
-    pub fn interest(&self, read: bool, write: bool) -> Interest {
+    pub fn interest(&self, wanted: Interest) -> Interest {
         match self {
-            Link::Plain(_) => Interest::of(read, write),
-            Link::Tls(tls) => tls.interest(read, write),
+            Link::Plain(_) => wanted,
+            Link::Tls(tls) => tls.interest(wanted),
         }
     }
 
@@ -114,7 +114,7 @@ impl Link {
         if self.has_input() {
             return Ok(());
         }
-        self.stream().ready_for(self.interest(true, false), deadline).await
+        self.stream().ready_for(self.interest(Interest::READ), deadline).await
     }
 
     /// Reads available bytes: `None` if there are none, 0 at the end.

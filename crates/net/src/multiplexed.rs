@@ -22,8 +22,8 @@ use crate::mux::{AbortReason, ByteProtocol, MuxConn, MuxEndpoints};
 use crate::progress::SendProgress;
 use crate::service::{Engine, Service};
 use crate::source::READ;
-use crate::stream_requests::{ConnectionEnd, GOAWAY_GRACE_TIME, StreamRequests};
-use crate::wait;
+use crate::stream_requests::{ConnectionEnd, GOAWAY_GRACE_TIME, StreamRequests, WireState};
+use crate::wait::{self, Interest};
 
 /// Size of the input buffer.
 const INPUT_BYTES: usize = 32 * 1024;
@@ -124,7 +124,7 @@ async fn run<S: Service>(
         fed?;
         written?;
         let waits = wire.machine.borrow_mut().out().len() > wire.sent || wire.link.has_pending_output();
-        match requests.check_end(waits, wire.ended) {
+        match requests.check_end(WireState { has_output: waits, has_ended: wire.ended }) {
             ConnectionEnd::No => {}
             ConnectionEnd::Announced => continue,
             ConnectionEnd::Now { is_unused } => {
@@ -159,9 +159,8 @@ async fn wait<S: Service>(
     let reads = !requests.is_held() && wire.should_read(conn);
     wire.release_buffers();
     conn.set_own_bytes(wire.unconsumed.capacity() + wire.link.weight_bytes());
-    let interest = wire.link.interest(reads, waits);
-    let both =
-        [(wire.link.stream().source(), interest), (&*conn.wake_source, wait::Interest::of(true, false))];
+    let interest = wire.link.interest(Interest::of(reads, waits));
+    let both = [(wire.link.stream().source(), interest), (&*conn.wake_source, Interest::READ)];
     let look = conn.core.now() + if requests.is_leaving() { GOAWAY_GRACE_TIME } else { CHECK_INTERVAL };
     let waited = wait::any_ready(&conn.core, both, look, || wire.link.is_met_by_buffers(interest)).await;
     conn.wake_source.clear(READ);

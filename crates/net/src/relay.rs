@@ -195,13 +195,10 @@ fn interests<'l>(
     (up, down): (&Direction, &Direction),
 ) -> [(&'l Source, Interest); 2] {
     let of_client = client
-        .interest(!up.ended && up.out.is_empty(), !down.out.is_empty())
+        .interest(Interest::of(!up.ended && up.out.is_empty(), !down.out.is_empty()))
         .or_gone(up.ended && down.is_open());
-    let of_upstream = if up.is_open() {
-        upstream.interest(!down.ended && down.out.is_empty(), !up.out.is_empty())
-    } else {
-        Interest::of(!down.ended && down.out.is_empty(), false)
-    };
+    let of_upstream = Interest::of(!down.ended && down.out.is_empty(), up.is_open() && !up.out.is_empty());
+    let of_upstream = if up.is_open() { upstream.interest(of_upstream) } else { of_upstream };
     let of_upstream = of_upstream.or_gone(down.ended && up.is_open());
     [(client.stream().source(), of_client), (upstream.stream().source(), of_upstream)]
 }

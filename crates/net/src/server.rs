@@ -224,19 +224,19 @@ fn run_core<S: Service>(
     core.spawn(release_memory_periodically(context.clone(), options.release_memory));
     let open = AcceptingSockets::new(&engine);
     sockets.into_iter().for_each(|socket| open.open(socket));
-    let drained = Rc::new(Cell::new(None));
+    let drain_end = Rc::new(Cell::new(None));
     core.run_until(|| {
         counters.panics.set(core.panics());
         open.execute_commands(commands);
         if draining.load(Ordering::Relaxed) && !context.is_draining.replace(true) {
             core.drain();
             open.mark_readable();
-            core.spawn(drain(context.clone(), open.accepting(), drained.clone()));
+            core.spawn(drain(context.clone(), open.accepting(), drain_end.clone()));
         }
-        drained.get().is_some()
+        drain_end.get().is_some()
     })?;
     core.drop_tasks();
-    Ok(drained.get().unwrap_or(false))
+    Ok(drain_end.get() == Some(DrainEnd::Complete))
 }
 
 /// Releases memory after a burst: unused buffers, and what the allocator retains.
@@ -255,8 +255,16 @@ async fn release_memory_periodically(context: Rc<ServingContext>, release: Optio
     }
 }
 
+/// Result of [`drain`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DrainEnd {
+    /// All connections have ended.
+    Complete,
+    TimedOut,
+}
+
 /// Waits for the connections to end, including those in the kernel's queue, at most for the drain timeout.
-async fn drain(context: Rc<ServingContext>, accepting: Rc<()>, drained: Rc<Cell<Option<bool>>>) {
+async fn drain(context: Rc<ServingContext>, accepting: Rc<()>, end: Rc<Cell<Option<DrainEnd>>>) {
     let core = &context.core;
     let began = core.now();
     let drain_timeout = context.timeouts.get().drain;
@@ -264,7 +272,7 @@ async fn drain(context: Rc<ServingContext>, accepting: Rc<()>, drained: Rc<Cell<
     while context.connection_limit.taken.get() > 0 || Rc::strong_count(&accepting) > 2 {
         let spent = core.now() - began;
         if spent >= drain_timeout {
-            drained.set(Some(false));
+            end.set(Some(DrainEnd::TimedOut));
             return;
         }
         if spent >= IDLE_GRACE_TIME.min(drain_timeout / 2) {
@@ -272,5 +280,5 @@ async fn drain(context: Rc<ServingContext>, accepting: Rc<()>, drained: Rc<Cell<
         }
         core.sleep(DRAIN_CHECK_INTERVAL).await;
     }
-    drained.set(Some(true));
+    end.set(Some(DrainEnd::Complete));
 }

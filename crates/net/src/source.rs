@@ -39,6 +39,14 @@ pub struct Source {
     pub(crate) stays_registered: Cell<bool>,
 }
 
+/// Tasks that wait for a source: [`NO_TASK`] if there is none.
+#[derive(Clone, Copy)]
+pub(crate) struct SourceWaiters {
+    pub(crate) token: u64,
+    pub(crate) reader: u32,
+    pub(crate) writer: u32,
+}
+
 impl Source {
     /// Creates a source without waiting tasks. A new socket counts as writable.
     pub(crate) fn new(token: u64) -> Source {
@@ -52,6 +60,10 @@ impl Source {
             has_sent_end: Cell::new(false),
             stays_registered: Cell::new(false),
         }
+    }
+
+    pub(crate) fn waiters(&self) -> SourceWaiters {
+        SourceWaiters { token: self.token, reader: self.reader.get(), writer: self.writer.get() }
     }
 
     /// Returns the readiness bits.

@@ -264,7 +264,16 @@ pub struct SpillFile {
     end: u64,
     /// Offset up to which the content is known to be in memory.
     loaded_to: u64,
+    /// Set while a window is being loaded from the disk, until it is sent; true when it has been loaded.
     loading: Option<Arc<AtomicBool>>,
+}
+
+/// State of loading the next bytes to send from the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WindowLoad {
+    NotNeeded,
+    Running,
+    Done,
 }
 
 impl fmt::Debug for SpillFile {
@@ -384,7 +393,7 @@ impl SpillFile {
     /// Returns a descriptor, offset and length that can be sent without waiting for a disk. `None` while the
     /// content is being loaded; the current task is woken when that is done.
     pub(crate) fn window(&mut self, core: &Core) -> Option<(BorrowedFd<'_>, u64, usize)> {
-        if self.loading.as_ref().is_some_and(|done| !done.load(Ordering::Acquire)) {
+        if self.window_load() == WindowLoad::Running {
             return None;
         }
         let end = self.end.min(self.at + WINDOW_BYTES);
@@ -407,9 +416,12 @@ impl SpillFile {
         self.at += bytes;
     }
 
-    /// Returns whether loading is done; `None` if no window is being loaded.
-    pub(crate) fn loading(&self) -> Option<bool> {
-        self.loading.as_ref().map(|done| done.load(Ordering::Acquire))
+    pub(crate) fn window_load(&self) -> WindowLoad {
+        match &self.loading {
+            None => WindowLoad::NotNeeded,
+            Some(done) if done.load(Ordering::Acquire) => WindowLoad::Done,
+            Some(_) => WindowLoad::Running,
+        }
     }
 
     fn is_cached(&self, at: u64) -> bool {
@@ -461,12 +473,12 @@ impl SpilledOutput {
 
     /// Whether the next bytes to send are being loaded from a disk.
     pub(crate) fn is_loading(&self) -> bool {
-        self.0.as_ref().is_some_and(|overflow| overflow.file.loading().is_some())
+        self.0.as_ref().is_some_and(|overflow| overflow.file.window_load() != WindowLoad::NotNeeded)
     }
 
     /// Whether the next bytes to send have been loaded.
     pub(crate) fn has_loaded(&self) -> bool {
-        self.0.as_ref().is_some_and(|overflow| overflow.file.loading() == Some(true))
+        self.0.as_ref().is_some_and(|overflow| overflow.file.window_load() == WindowLoad::Done)
     }
 
     /// Waits until the bytes have been loaded; the loading thread wakes the task.
@@ -554,8 +566,8 @@ mod tests {
                         file.sent(len as u64);
                     }
                     None => {
-                        std::future::poll_fn(|_| match file.loading() {
-                            Some(true) => std::task::Poll::Ready(()),
+                        std::future::poll_fn(|_| match file.window_load() {
+                            WindowLoad::Done => std::task::Poll::Ready(()),
                             _ => std::task::Poll::Pending,
                         })
                         .await

@@ -40,6 +40,15 @@ pub(crate) struct StreamRequests<S> {
     idle_since: Moment,
 }
 
+/// Remaining traffic of a connection, apart from that of its streams.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WireState {
+    /// Whether the connection must still send.
+    pub(crate) has_output: bool,
+    /// Whether nothing more is received.
+    pub(crate) has_ended: bool,
+}
+
 /// Result of [`StreamRequests::check_end`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionEnd {
@@ -132,8 +141,8 @@ impl<S: Service> StreamRequests<S> {
     }
 
     /// Announces the end of a connection that has served its requests or whose server stops, and decides
-    /// whether it ends now. `waits` means that output is unsent, `peer_ended` that nothing more is received.
-    pub(crate) fn check_end(&mut self, waits: bool, peer_ended: bool) -> ConnectionEnd {
+    /// whether it ends now.
+    pub(crate) fn check_end(&mut self, wire: WireState) -> ConnectionEnd {
         let conn = &self.conn;
         let context = conn.context();
         let now = conn.core.now();
@@ -159,14 +168,16 @@ impl<S: Service> StreamRequests<S> {
             return ConnectionEnd::No;
         }
         let timeouts = context.timeouts.get();
-        let is_over = self.goes_away || peer_ended || conn.machine.borrow().is_peer_leaving();
+        let is_over = self.goes_away || wire.has_ended || conn.machine.borrow().is_peer_leaving();
         let idle_timeout = if self.served == 0 { timeouts.head } else { timeouts.idle };
         let is_idle = now >= self.idle_since + idle_timeout;
-        if waits || !(is_over || is_idle || context.connection_limit.has_waiting(context.core.now())) {
+        if wire.has_output
+            || !(is_over || is_idle || context.connection_limit.has_waiting(context.core.now()))
+        {
             return ConnectionEnd::No;
         }
         let mut machine = conn.machine.borrow_mut();
-        if !peer_ended && !machine.is_peer_leaving() {
+        if !wire.has_ended && !machine.is_peer_leaving() {
             machine.go_away(true);
         }
         ConnectionEnd::Now {

@@ -245,7 +245,7 @@ impl TlsStream {
             if this.tls.wants_read() && this.receive()? {
                 continue;
             }
-            let interest = this.interest(this.tls.wants_read(), false);
+            let interest = this.interest(Interest::of(this.tls.wants_read(), false));
             this.stream.ready_for(interest, deadline).await?;
         }
         this.flush()?;
@@ -320,10 +320,10 @@ impl TlsStream {
         self.stream.set_bucket(bucket);
     }
 
-    /// Returns the events to wait for in order to read or write.
+    /// Returns the events to wait for in order to read or write, as `wanted`.
     #[must_use]
-    pub fn interest(&self, read: bool, write: bool) -> Interest {
-        Interest::of(read, write || self.tls.wants_write() && !self.write_failed)
+    pub fn interest(&self, wanted: Interest) -> Interest {
+        wanted.or(Interest::of(false, self.tls.wants_write() && !self.write_failed))
     }
 
     /// Reads available bytes: `None` if there are none, 0 at an end announced by close_notify.

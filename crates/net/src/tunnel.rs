@@ -117,11 +117,11 @@ impl TunnelEnd<'_> {
         matches!(self, TunnelEnd::Stream(stream) if stream.is_send_closed())
     }
 
-    /// Returns the events to wait for; `is_behind` means that data for this end is buffered.
-    fn interest(&self, reads: bool, is_behind: bool) -> Interest {
+    /// Returns the events to wait for; writability is wanted if data for this end is buffered.
+    fn interest(&self, wanted: Interest) -> Interest {
         match self {
-            TunnelEnd::Link(link) => link.interest(reads, is_behind),
-            TunnelEnd::Stream(stream) => Interest::of(reads, stream.has_pending_output()),
+            TunnelEnd::Link(link) => link.interest(wanted),
+            TunnelEnd::Stream(stream) => Interest::of(wanted.includes_read(), stream.has_pending_output()),
         }
     }
 
@@ -194,7 +194,7 @@ pub async fn tunnel(
         let theirs = match up.end_forwarded {
             // Ciphertext left in TLS can no longer be sent.
             true => Interest::of(reads, false),
-            false => other.interest(reads, !out.is_empty()),
+            false => other.interest(Interest::of(reads, !out.is_empty())),
         };
         // A side that has ended and is sent nothing at the moment may be gone.
         let client = client.or_gone(up.ended && !down.end_forwarded);

@@ -17,6 +17,12 @@ impl Interest {
     /// The peer has closed its sending side, or is gone.
     pub const END: Interest = Interest(HALF_CLOSED | GONE);
 
+    /// Readability.
+    pub const READ: Interest = Interest(READ);
+
+    /// Writability.
+    pub const WRITE: Interest = Interest(WRITE);
+
     /// The peer is gone in both directions.
     pub const GONE: Interest = Interest(GONE);
 

@@ -416,7 +416,7 @@ impl GroupState {
                 match side.step(method, &route.head_limits) {
                     Ok(UpstreamStep::Pending) => {
                         side.release_buffers();
-                        if side.wait_alone(false, until).await.is_err() {
+                        if side.wait_alone(side.interest(true), until).await.is_err() {
                             break;
                         }
                     }

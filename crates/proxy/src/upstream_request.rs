@@ -1,7 +1,7 @@
 //! A request that this server sends on its own behalf: it has only an upstream side, and no client.
 
 use http::{Limits, Method, ResponseHead, Status};
-use net::{Core, Fault, MemoryCharge, PIECE_WEIGHT_BYTES, Pressure};
+use net::{Core, Fault, Interest, MemoryCharge, PIECE_WEIGHT_BYTES, Pressure};
 use times::{Millis, Moment};
 
 use crate::failure::AttemptFailure;
@@ -167,6 +167,7 @@ impl UpstreamRequest {
         self.side.release_buffers();
         self.held.set(self.side.update_memory(is_short));
         let until = until.min(self.bounds.deadline);
-        self.side.wait_alone(!self.is_sending, until).await
+        let interest = if self.is_sending { self.side.interest(true) } else { Interest::READ };
+        self.side.wait_alone(interest, until).await
     }
 }

@@ -318,24 +318,18 @@ impl UpstreamSide {
         }
     }
 
-    /// Returns the events to wait for in order to read, or to send more of the request.
-    fn interest(&self, reads: bool, is_abandoned: bool) -> Interest {
-        match self {
-            // Bytes left in TLS are not sent any more.
-            UpstreamSide::H1(_) | UpstreamSide::Cgi(_) if is_abandoned => Interest::of(reads, false),
-            UpstreamSide::H1(side) => {
-                side.connection.link.interest(reads, side.connection.has_buffered_output())
-            }
-            UpstreamSide::Stream(stream) => Interest::of(reads, !is_abandoned && stream.has_pending_output()),
-            UpstreamSide::Cgi(side) => {
-                side.connection.link.interest(reads, side.connection.has_buffered_output())
-            }
-        }
+    /// Returns the events to wait for in order to send more of the request, and to read if `reads`.
+    pub(crate) fn interest(&self, reads: bool) -> Interest {
+        let connection = match self {
+            UpstreamSide::H1(side) => &side.connection,
+            UpstreamSide::Cgi(side) => &side.connection,
+            UpstreamSide::Stream(stream) => return Interest::of(reads, stream.has_pending_output()),
+        };
+        connection.link.interest(Interest::of(reads, connection.has_buffered_output()))
     }
 
     /// Waits for this side only.
-    pub(crate) async fn wait_alone(&mut self, is_abandoned: bool, deadline: Moment) -> Result<(), Fault> {
-        let interest = self.interest(true, is_abandoned);
+    pub(crate) async fn wait_alone(&mut self, interest: Interest, deadline: Moment) -> Result<(), Fault> {
         let connection = match self {
             UpstreamSide::H1(side) => &mut side.connection,
             UpstreamSide::Cgi(side) => &mut side.connection,
@@ -351,11 +345,9 @@ impl UpstreamSide {
         &mut self,
         exchange: &Exchange<'_>,
         client: Interest,
-        reads: bool,
-        is_abandoned: bool,
+        interest: Interest,
         deadline: Moment,
     ) -> Result<(), Fault> {
-        let interest = self.interest(reads, is_abandoned);
         let connection = match self {
             UpstreamSide::H1(side) => &mut side.connection,
             UpstreamSide::Cgi(side) => &mut side.connection,

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use net::{Core, Fault, Link};
+use net::{Core, Fault, Interest, Link};
 use times::{Millis, Moment};
 
 use super::attacks::{Attack, AttackTurn};
@@ -128,7 +128,7 @@ impl Attacker {
                 }
             }
             if is_behind && sent == 0 {
-                let interest = link.interest(self.attack.reads_responses, true);
+                let interest = link.interest(Interest::of(self.attack.reads_responses, true));
                 match link
                     .stream()
                     .ready_for(interest, Moment(self.until_ms.min(now_ms + CHECK_INTERVAL_MS)))

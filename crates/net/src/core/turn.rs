@@ -8,7 +8,7 @@ use times::{Millis, Moment};
 
 use super::{Core, TURN_HOOK_TOKEN, Task, TimerWaiter};
 use crate::memory::Pressure;
-use crate::source::{Source, readiness};
+use crate::source::{GONE, Source, readiness};
 
 /// Interval of checks of the sources' deadlines, and so their precision.
 const SWEEP_INTERVAL: Millis = Millis(100);
@@ -128,7 +128,7 @@ impl Core {
             self.0.memory.heavy.connection_to_close(self.0.memory.pressure() >= Pressure::Critical, now)
         {
             source.abort();
-            self.run_waiters(source.token, (source.reader.get(), source.writer.get()), true, true);
+            self.run_waiters(source.waiters(), GONE);
         }
     }
 
@@ -155,7 +155,7 @@ impl Core {
         for source in due {
             source.deadline.set(Moment::NEVER);
             source.expired.set(true);
-            self.run_waiters(source.token, (source.reader.get(), source.writer.get()), true, true);
+            self.run_waiters(source.waiters(), GONE);
         }
     }
 }

@@ -115,7 +115,7 @@ impl DatagramClient {
             if deadline <= core.now() {
                 return if session.is_retired.get() { DatagramEnd::Replaced } else { DatagramEnd::Idle };
             }
-            let readable = Interest::of(true, false);
+            let readable = Interest::READ;
             let sources = [(link.source(), readable), (&*session.source, readable)];
             let must_check = || {
                 session.must_end() || session.is_refused.get() || (!session.is_retired.get() && !is_valid())

@@ -383,7 +383,7 @@ impl DatagramClient {
     #[must_use]
     pub fn poll_gone(&self, cx: &Context<'_>) -> bool {
         self.0.source.clear(READ);
-        let _ = wait::check_or_register(self.core(), &self.0.source, Interest::of(true, false), cx);
+        let _ = wait::check_or_register(self.core(), &self.0.source, Interest::READ, cx);
         self.0.must_end()
     }
 

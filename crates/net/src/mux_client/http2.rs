@@ -161,8 +161,8 @@ async fn wait(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     }
     conn.set_own_bytes(wire.input.capacity() + wire.link.weight_bytes());
     let waits = !wire.frames.borrow().out.is_empty();
-    let interest = wire.link.interest(true, waits);
-    let both = [(wire.link.stream().source(), interest), (&*conn.wake_source, Interest::of(true, false))];
+    let interest = wire.link.interest(Interest::of(true, waits));
+    let both = [(wire.link.stream().source(), interest), (&*conn.wake_source, Interest::READ)];
     let waited = wait::any_ready(&conn.core, both, conn.core.now() + CHECK_INTERVAL, || {
         wire.link.is_met_by_buffers(interest)
     })

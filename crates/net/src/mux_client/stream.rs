@@ -74,15 +74,9 @@ impl MuxRequestStream {
         &self.conn.core
     }
 
-    /// Returns the source that tasks wait for; see [`MuxRequestStream::interest`].
+    /// Returns the source that is readable when the response has more, and writable when the request has room.
     pub(crate) fn source(&self) -> &Source {
         &self.stream.shared.source
-    }
-
-    /// Returns the events to wait for in order to read more of the response, or to write more of the request.
-    #[must_use]
-    pub fn interest(&self, read: bool, write: bool) -> Interest {
-        Interest::of(read, write)
     }
 
     /// Waits until the stream meets the interest, at most until `deadline` of the core's clock.

@@ -22,7 +22,7 @@ use crate::mux::{AbortReason, MuxConn, MuxEndpoints, MuxEvent};
 use crate::permit::ConnectionPermit;
 use crate::service::{Engine, Service};
 use crate::source::READ;
-use crate::stream_requests::{ConnectionEnd, GOAWAY_GRACE_TIME, StreamRequests};
+use crate::stream_requests::{ConnectionEnd, GOAWAY_GRACE_TIME, StreamRequests, WireState};
 use crate::tls::{HandshakeFailure, TlsSession};
 use crate::wait::{self, Interest};
 
@@ -167,7 +167,7 @@ async fn shake_hands<S: Service>(
             });
         }
         // At the deadline, the loop ends the handshake.
-        let _ = wait::ready(core, link.source(), Interest::of(true, false), until).await;
+        let _ = wait::ready(core, link.source(), Interest::READ, until).await;
     }
 }
 
@@ -237,7 +237,7 @@ async fn run<S: Service>(
         send(conn, server, link, &mut progress)?;
         let waits = server.borrow().is_awaiting_acknowledgements();
         let is_needed = server.borrow().is_needed();
-        match requests.check_end(is_needed, false) {
+        match requests.check_end(WireState { has_output: is_needed, has_ended: false }) {
             ConnectionEnd::No => {}
             ConnectionEnd::Announced => continue,
             ConnectionEnd::Now { .. } => {
@@ -254,8 +254,7 @@ async fn run<S: Service>(
             continue;
         }
         conn.set_own_bytes(0);
-        let sources =
-            [(link.source(), Interest::of(true, false)), (&*conn.wake_source, Interest::of(true, false))];
+        let sources = [(link.source(), Interest::READ), (&*conn.wake_source, Interest::READ)];
         let look = core.now() + if requests.is_leaving() { GOAWAY_GRACE_TIME } else { CHECK_INTERVAL };
         let waited = wait::any_ready(core, sources, look, || false).await;
         conn.wake_source.clear(READ);
@@ -356,6 +355,6 @@ async fn linger(link: &QuicLink, with: impl Fn(&mut dyn FnMut(&mut Connection)))
         }
         let until = core.now() + CHECK_INTERVAL;
         // The next turn looks again.
-        let _ = wait::ready(core, link.source(), Interest::of(true, false), until).await;
+        let _ = wait::ready(core, link.source(), Interest::READ, until).await;
     }
 }

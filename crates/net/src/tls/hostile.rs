@@ -239,6 +239,7 @@ fn read_all(server: &mut TlsStream, heard: &mut Vec<u8>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wait::Interest;
 
     #[test]
     fn tls_law_holds_for_seeds_and_their_mutations() {
@@ -262,7 +263,7 @@ mod tests {
                     return;
                 }
                 let until = inner.now() + WAIT_TIME;
-                server.stream().ready_for(server.interest(true, false), until).await.unwrap();
+                server.stream().ready_for(server.interest(Interest::READ), until).await.unwrap();
             }
             panic!("it is never over");
         });

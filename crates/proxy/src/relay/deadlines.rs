@@ -67,7 +67,6 @@ impl Relay<'_, '_> {
         let reads_client = matches!(self.request_progress, RequestProgress::Continue | RequestProgress::Body)
             && self.side.backlog() < GATHERED_BYTES;
         let reads_upstream = down == ResponseProgress::NoInput;
-        let is_abandoned = self.request_progress == RequestProgress::Abandoned;
         if self.options.route.cancels_on_disconnect && self.exchange.has_disconnected() {
             return Err(AttemptFailure::NotUpstream(Fault::Disconnected));
         }
@@ -79,9 +78,14 @@ impl Relay<'_, '_> {
         };
         self.side.release_buffers();
         self.release_memory();
+        let upstream = match self.request_progress {
+            // Bytes left in TLS are not sent any more.
+            RequestProgress::Abandoned => Interest::of(reads_upstream, false),
+            _ => self.side.interest(reads_upstream),
+        };
         // A side that is always ready without progress must not starve other tasks.
         self.moved_bytes += WAIT_COST_BYTES;
-        match self.side.wait(self.exchange, client, reads_upstream, is_abandoned, deadline).await {
+        match self.side.wait(self.exchange, client, upstream, deadline).await {
             Err(Fault::Timeout) => self.on_timeout(down),
             other => Ok(other?),
         }
