@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::path::{encode_beyond_ascii, encoded_path};
 use http::template::{TlsValues, TlsVariable};
-use http::{BodySize, Name, TargetForm, Version, encode, forwarded};
+use http::{BodySize, HeadRef, Name, TargetForm, Version, encode, forwarded};
 use net::{Peer, Request, websocket};
 use ring::wire::{self, FieldId as Part, TooLong};
 
@@ -108,7 +108,8 @@ pub(crate) fn encode(
     for (id, value) in ids.fields() {
         names.put(into, id, id.text().to_ascii_lowercase().as_bytes(), &value)?;
     }
-    let ((head, bytes), vouched) = (request.head(), request.client().trusted_dialect);
+    let HeadRef { head, bytes } = request.head();
+    let vouched = request.client().trusted_dialect;
     for field in &head.fields {
         let id = field.id;
         let name = field.name.of(bytes);
@@ -194,7 +195,7 @@ fn put_variables(into: &mut Vec<u8>, request: &Request<'_>, mount: &Mount<'_>) -
 /// applications see the same path whichever variable they use. If a route has rewritten the target, this is
 /// the target that the client sent.
 fn put_target(into: &mut Vec<u8>, request: &Request<'_>) -> Result<(), TooLong> {
-    let (head, bytes) = request.head();
+    let HeadRef { head, bytes } = request.head();
     let parts = head.sent_parts(bytes);
     let whole = request.sent_target();
     let sent = parts.path(bytes);

@@ -29,8 +29,8 @@ pub(crate) struct UpgradeRefusal {
 /// # Errors
 /// The request asks for a WebSocket, but the handshake is invalid.
 pub(crate) fn upgrade_request(request: &Request<'_>) -> Result<Option<UpgradeRequest>, UpgradeRefusal> {
-    let (head, bytes) = request.head();
-    let Some(upgrade) = head.upgrade(bytes) else { return Ok(None) };
+    let head = request.head();
+    let Some(upgrade) = head.upgrade(head.bytes) else { return Ok(None) };
     if request.method() != Method::Get || !has_token(upgrade, b"websocket") {
         return Ok(None);
     }
@@ -63,8 +63,8 @@ pub(crate) fn upgrade_request(request: &Request<'_>) -> Result<Option<UpgradeReq
 /// Whether a request is for a WebSocket but has no HTTP/1 handshake: an extended CONNECT (RFC 8441 section
 /// 5).
 pub(crate) fn lacks_handshake(request: &Request<'_>) -> bool {
-    let (head, bytes) = request.head();
-    !head.protocol.is_empty() && head.protocol.of(bytes).eq_ignore_ascii_case(b"websocket")
+    let head = request.head();
+    !head.protocol.is_empty() && head.protocol.of(head.bytes).eq_ignore_ascii_case(b"websocket")
 }
 
 /// Whether a response field belongs to the handshake, which the server writes itself.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use http::condition::{ConditionOutcome, Conditions, Validators, parse_date_s};
 use http::range::{self, RangeOutcome};
-use http::{Fields, Head, Length, Name, Status};
+use http::{Fields, HeadRef, Length, Name, Status};
 
 /// Part of a response that a client gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,18 +22,13 @@ pub enum Selected {
 /// Selects what the client gets of a response with this status and these fields, whose content has `length`
 /// bytes if known.
 #[must_use]
-pub fn select(
-    (head, bytes): (&Head, &[u8]),
-    status: Status,
-    fields: &Fields,
-    length: Option<u64>,
-) -> Selected {
-    let is_asked = head.fields.iter().any(|field| is_conditional(field.id) || field.id == Name::Range);
+pub fn select(request: HeadRef<'_>, status: Status, fields: &Fields, length: Option<u64>) -> Selected {
+    let is_asked = request.fields.iter().any(|field| is_conditional(field.id) || field.id == Name::Range);
     if status != Status::OK || !is_asked {
         return Selected::Whole;
     }
     let all = |id: Name| -> Option<Vec<u8>> {
-        let mut values = head.fields.iter().filter(|field| field.id == id).map(|field| field.value.of(bytes));
+        let mut values = request.values(id);
         let first = values.next()?.to_vec();
         Some(values.fold(first, |all, value| [&all, &b", "[..], value].concat()))
     };
@@ -42,13 +37,13 @@ pub fn select(
     let conditions = Conditions {
         if_match: None,
         if_none_match: if_none_match.as_deref(),
-        if_modified_since: head.field(bytes, Name::IfModifiedSince),
+        if_modified_since: request.value(Name::IfModifiedSince),
         if_unmodified_since: None,
-        if_range: head.field(bytes, Name::IfRange),
+        if_range: request.value(Name::IfRange),
     };
     let modified_s = fields.first(b"last-modified").and_then(parse_date_s);
     let validators = Validators { etag: fields.first(b"etag"), modified_s };
-    match conditions.evaluate(head.method, &validators) {
+    match conditions.evaluate(request.method, &validators) {
         ConditionOutcome::NotModified => return Selected::NotModified,
         // Failed conditions are left to the origin.
         ConditionOutcome::Failed | ConditionOutcome::Proceed => {}
@@ -57,14 +52,14 @@ pub fn select(
     if modified_s.is_none() && conditions.if_none_match.is_none() && conditions.if_modified_since.is_some() {
         let made = Validators { etag: None, modified_s: fields.first(b"date").and_then(parse_date_s) };
         let since = Conditions { if_modified_since: conditions.if_modified_since, ..Conditions::default() };
-        if since.evaluate(head.method, &made) == ConditionOutcome::NotModified {
+        if since.evaluate(request.method, &made) == ConditionOutcome::NotModified {
             return Selected::NotModified;
         }
     }
-    let (Some(range), Some(length)) = (head.field(bytes, Name::Range), length) else {
+    let (Some(range), Some(length)) = (request.value(Name::Range), length) else {
         return Selected::Whole;
     };
-    if !conditions.range_applies(&validators) || head.method != http::Method::Get {
+    if !conditions.range_applies(&validators) || request.method != http::Method::Get {
         return Selected::Whole;
     }
     match range::resolve(range, length, 1) {
@@ -153,7 +148,7 @@ mod tests {
             let mut head = RequestHead::default();
             assert!(head.parse(&bytes, &http::Limits::default()).unwrap());
             let stored = crate::object::tests::fields(stored);
-            select((&head, &bytes), Status::OK, &stored, Some(10))
+            select(HeadRef::new(&head, &bytes), Status::OK, &stored, Some(10))
         };
         let tagged = [("ETag", "\"a\""), ("Last-Modified", DATE)];
         assert_eq!(with("", &tagged), Selected::Whole);

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use http::Head;
+use http::HeadRef;
 
 use crate::disk_folder::DiskFolder;
 use crate::disk_index::{FILE_BYTES, FileName, PendingPurge, PurgeEffect, purge_effect, url_hash};
@@ -257,7 +257,7 @@ impl Drop for Disk {
 impl DiskLookup {
     /// Reads the response that answers this request, if there is one. Blocks.
     #[must_use]
-    pub fn read(self, request: (&Head, &[u8])) -> Option<DiskResponse> {
+    pub fn read(self, request: HeadRef<'_>) -> Option<DiskResponse> {
         let DiskLookup { shared, orders, key, files, purges, purges_before: began_after } = self;
         for file in files {
             let read = || -> io::Result<Option<Object>> {

@@ -1,7 +1,7 @@
 //! Rules of the cache: exceptions for some requests and responses.
 
 use crate::vary;
-use http::{Head, Status};
+use http::{HeadRef, Status};
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::table;
 use settings::directives;
@@ -247,19 +247,17 @@ impl CacheRule {
 
     /// Whether a request, of which `path` is what routes match, meets the conditions on requests.
     #[must_use]
-    pub fn matches(&self, (head, bytes): (&Head, &[u8]), path: &[u8]) -> bool {
-        let query = head.target.query.map(|query| query.of(bytes)).unwrap_or_default();
+    pub fn matches(&self, request: HeadRef<'_>, path: &[u8]) -> bool {
+        let query = request.target.query.map(|query| query.of(request.bytes)).unwrap_or_default();
         if !self.matches_url(path, query) {
             return false;
         }
         let has_field = |(name, pattern): &(String, ValuePattern)| {
-            let is_it = |field: &&http::Field| field.name.of(bytes).eq_ignore_ascii_case(name.as_bytes());
-            let mut same = head.fields.iter().filter(is_it);
-            same.any(|field| pattern.matches_bytes(field.value.of(bytes)))
+            request.values_named(name.as_bytes()).any(|value| pattern.matches_bytes(value))
         };
         let is_named = |name: &[u8]| self.cookie.iter().any(|pattern| pattern.matches(name.iter().copied()));
         self.header.iter().all(has_field)
-            && (self.cookie.is_empty() || vary::cookies((head, bytes)).any(|(name, _)| is_named(name)))
+            && (self.cookie.is_empty() || vary::cookies(request).any(|(name, _)| is_named(name)))
     }
 
     /// Whether a response meets the conditions on responses. `media` is its media type without parameters.

@@ -6,7 +6,7 @@ use std::hash::RandomState;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use http::{Coding, Head};
+use http::{Coding, HeadRef};
 use quick_cache::sync::{Cache as Table, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
@@ -87,7 +87,7 @@ pub struct CacheEntry {
 impl CacheEntry {
     /// Returns the response that answers this request.
     #[must_use]
-    pub fn select(&self, request: (&Head, &[u8])) -> Option<&Arc<Object>> {
+    pub fn select(&self, request: HeadRef<'_>) -> Option<&Arc<Object>> {
         self.objects.iter().find(|object| object.variant.answers(request))
     }
 

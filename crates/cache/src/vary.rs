@@ -1,7 +1,7 @@
 //! `Vary` (RFC 9111 section 4.1): selects requests that a stored response answers. Values are normalized, so
 //! that equivalent requests get the same response.
 
-use http::{Fields, Head, Name, scan};
+use http::{Fields, HeadRef, Name, scan};
 
 use crate::cache_control::joined;
 
@@ -94,12 +94,12 @@ impl KeyFields {
 
     /// Returns the language selected for a request, if the key has languages.
     #[must_use]
-    pub fn language(&self, request: (&Head, &[u8])) -> Option<Vec<u8>> {
+    pub fn language(&self, request: HeadRef<'_>) -> Option<Vec<u8>> {
         self.names.iter().find(|name| name.starts_with(LANGUAGE)).and_then(|name| normal(name, request))
     }
 
     /// Writes a request's values, which must be equal for requests that share a fill.
-    pub fn write(&self, out: &mut Vec<u8>, request: (&Head, &[u8])) {
+    pub fn write(&self, out: &mut Vec<u8>, request: HeadRef<'_>) {
         for name in &self.names {
             out.push(b'\n');
             match normal(name, request) {
@@ -143,7 +143,7 @@ impl RequestVariant {
     ///
     /// # Errors
     /// The response answers no other request, or varies by too much.
-    pub fn of(fields: &Fields, request: (&Head, &[u8])) -> Result<RequestVariant, VaryFault> {
+    pub fn of(fields: &Fields, request: HeadRef<'_>) -> Result<RequestVariant, VaryFault> {
         RequestVariant::with_key(fields, request, &KeyFields::default(), false)
     }
 
@@ -154,7 +154,7 @@ impl RequestVariant {
     /// The response answers no other request, or varies by too much.
     pub fn with_key(
         fields: &Fields,
-        (head, bytes): (&Head, &[u8]),
+        request: HeadRef<'_>,
         key: &KeyFields,
         ignores_vary: bool,
     ) -> Result<RequestVariant, VaryFault> {
@@ -178,7 +178,7 @@ impl RequestVariant {
         let selectors: Vec<Selector> = names
             .into_iter()
             .map(|name| {
-                let value = normal(&name, (head, bytes));
+                let value = normal(&name, request);
                 (name, value)
             })
             .collect();
@@ -201,7 +201,7 @@ impl RequestVariant {
 
     /// Whether a response selected by this variant answers the request.
     #[must_use]
-    pub fn answers(&self, request: (&Head, &[u8])) -> bool {
+    pub fn answers(&self, request: HeadRef<'_>) -> bool {
         self.0.iter().all(|(name, value)| normal(name, request) == *value)
     }
 
@@ -230,16 +230,11 @@ impl RequestVariant {
 }
 
 /// Returns the normalized value of a request field; `None` if it is absent. `name` is in lower case.
-fn normal(name: &[u8], (head, bytes): (&Head, &[u8])) -> Option<Vec<u8>> {
+fn normal(name: &[u8], request: HeadRef<'_>) -> Option<Vec<u8>> {
     if name.starts_with(b" ") {
-        return derived(name, (head, bytes));
+        return derived(name, request);
     }
-    let mut values = head
-        .fields
-        .iter()
-        .filter(|field| field.name.of(bytes).eq_ignore_ascii_case(name))
-        .map(|field| field.value.of(bytes))
-        .peekable();
+    let mut values = request.values_named(name).peekable();
     values.peek()?;
     let elements = values.flat_map(scan::list);
     Some(match name {
@@ -250,7 +245,7 @@ fn normal(name: &[u8], (head, bytes): (&Head, &[u8])) -> Option<Vec<u8>> {
 }
 
 /// Returns the value for a pseudo-name of [`KeyFields`].
-fn derived(name: &[u8], request: (&Head, &[u8])) -> Option<Vec<u8>> {
+fn derived(name: &[u8], request: HeadRef<'_>) -> Option<Vec<u8>> {
     if name == COOKIE || name == ANY_CODING {
         return None;
     }
@@ -267,10 +262,9 @@ fn derived(name: &[u8], request: (&Head, &[u8])) -> Option<Vec<u8>> {
 }
 
 /// Returns the names and values of a request's cookies.
-pub fn cookies<'r>((head, bytes): (&'r Head, &'r [u8])) -> impl Iterator<Item = (&'r [u8], &'r [u8])> {
-    let fields = head.fields.iter().filter(|field| field.id == Name::Cookie);
-    let pairs =
-        fields.flat_map(move |field| field.value.of(bytes).split(|&byte| byte == b';')).map(scan::trim);
+pub fn cookies<'r>(request: HeadRef<'r>) -> impl Iterator<Item = (&'r [u8], &'r [u8])> {
+    let fields = request.values(Name::Cookie);
+    let pairs = fields.flat_map(|value| value.split(|&byte| byte == b';')).map(scan::trim);
     pairs.filter(|pair| !pair.is_empty()).map(|pair| {
         let at = pair.iter().position(|&byte| byte == b'=').unwrap_or(pair.len());
         (scan::trim(&pair[..at]), pair.get(at + 1..).unwrap_or_default())
@@ -279,10 +273,9 @@ pub fn cookies<'r>((head, bytes): (&'r Head, &'r [u8])) -> impl Iterator<Item = 
 
 /// Returns the one of `languages`, separated by commas, that the request prefers, by default the first (RFC
 /// 4647 section 3.4).
-fn preferred_language(languages: &[u8], (head, bytes): (&Head, &[u8])) -> Vec<u8> {
+fn preferred_language(languages: &[u8], request: HeadRef<'_>) -> Vec<u8> {
     let ours = || languages.split(|&byte| byte == b',');
-    let fields = head.fields.iter().filter(|field| field.id == Name::AcceptLanguage);
-    let elements = fields.flat_map(|field| scan::list(field.value.of(bytes)));
+    let elements = request.values(Name::AcceptLanguage).flat_map(scan::list);
     let mut wanted: Vec<(Vec<u8>, u32)> = elements.map(weighted).filter(|(_, weight)| *weight > 0).collect();
     wanted.sort_by_key(|(_, weight)| std::cmp::Reverse(*weight));
     for (name, _) in &wanted {
@@ -300,12 +293,9 @@ fn preferred_language(languages: &[u8], (head, bytes): (&Head, &[u8])) -> Vec<u8
 
 /// Returns the kind of device: `mobile`, `tablet`, `desktop`, or `unclear` for contradictory requests,
 /// because origins differ in the field that they use.
-fn device((head, bytes): (&Head, &[u8])) -> &'static [u8] {
-    let values = |name: &'static [u8]| {
-        let fields = head.fields.iter().filter(move |field| field.name.of(bytes).eq_ignore_ascii_case(name));
-        fields.map(|field| field.value.of(bytes))
-    };
-    let agent = values(b"user-agent").next().unwrap_or_default();
+fn device(request: HeadRef<'_>) -> &'static [u8] {
+    let mut agents = request.values(Name::UserAgent);
+    let agent = agents.next().unwrap_or_default();
     let has = |word: &[u8]| agent.windows(word.len()).any(|part| part == word);
     let is_android = has(b"Android");
     let kind: &[u8] = match () {
@@ -313,15 +303,16 @@ fn device((head, bytes): (&Head, &[u8])) -> &'static [u8] {
         () if has(b"Mobi") || has(b"iPhone") => b"mobile",
         () => b"desktop",
     };
-    let contradicts = values(b"sec-ch-ua-mobile").any(|hint| hint != b"?0") && kind == b"desktop";
-    if contradicts || values(b"user-agent").nth(1).is_some() { b"unclear" } else { kind }
+    let contradicts =
+        request.values_named(b"sec-ch-ua-mobile").any(|hint| hint != b"?0") && kind == b"desktop";
+    if contradicts || agents.next().is_some() { b"unclear" } else { kind }
 }
 
 /// Returns the normalized `Accept-Encoding` of a request: the known codings that it accepts, in a fixed
 /// order; empty if none.
 #[must_use]
-pub fn accepted_codings((head, bytes): (&Head, &[u8])) -> Vec<u8> {
-    normal(b"accept-encoding", (head, bytes)).unwrap_or_default()
+pub fn accepted_codings(request: HeadRef<'_>) -> Vec<u8> {
+    normal(b"accept-encoding", request).unwrap_or_default()
 }
 
 /// Returns the name in lower case and the weight in thousandths of an element with parameters.
@@ -393,12 +384,12 @@ mod tests {
         let mut fields = Fields::new();
         fields.try_push(b"Vary", vary.as_bytes()).unwrap();
         let (head, bytes) = request(lines);
-        RequestVariant::of(&fields, (&head, &bytes))
+        RequestVariant::of(&fields, HeadRef::new(&head, &bytes))
     }
 
     fn answers(vary: &str, one: &str, other: &str) -> bool {
         let (head, bytes) = request(other);
-        variant(vary, one).unwrap().answers((&head, &bytes))
+        variant(vary, one).unwrap().answers(HeadRef::new(&head, &bytes))
     }
 
     #[test]
@@ -458,10 +449,10 @@ mod tests {
             let mut fields = Fields::new();
             fields.try_push(b"Vary", vary.as_bytes()).unwrap();
             let (head, bytes) = request("");
-            let made = RequestVariant::with_key(&fields, (&head, &bytes), &key, false);
+            let made = RequestVariant::with_key(&fields, HeadRef::new(&head, &bytes), &key, false);
             assert_eq!(made == Err(VaryFault::Any), outcome, "{vary}");
             assert!(
-                RequestVariant::with_key(&fields, (&head, &bytes), &key, true).is_ok(),
+                RequestVariant::with_key(&fields, HeadRef::new(&head, &bytes), &key, true).is_ok(),
                 "`ignore` has the last word"
             );
         }
@@ -487,7 +478,7 @@ mod tests {
             let mut fields = Fields::new();
             fields.try_push(b"Vary", vary.as_bytes()).unwrap();
             let (head, bytes) = request(lines);
-            RequestVariant::with_key(&fields, (&head, &bytes), &key, false).unwrap()
+            RequestVariant::with_key(&fields, HeadRef::new(&head, &bytes), &key, false).unwrap()
         };
         let one = "X-Country: at\r\nCookie: a=1; theme=dark; b=2\r\nAccept-Language: de-AT, en;q=0.5\r\nUser-Agent: iPhone Mobile\r\n";
         let variant = with("Cookie, User-Agent, Accept-Language", one);
@@ -533,7 +524,7 @@ mod tests {
             ),
         ] {
             let (head, bytes) = request(lines);
-            assert_eq!(variant.answers((&head, &bytes)), same, "{lines}");
+            assert_eq!(variant.answers(HeadRef::new(&head, &bytes)), same, "{lines}");
         }
         assert!(variant.covers_key(&key) && !RequestVariant::default().covers_key(&key));
         assert!(RequestVariant::default().covers_key(&KeyFields::default()));
@@ -546,7 +537,7 @@ mod tests {
             ("Accept-Language: x-de, de-CH-1996\r\n", "de"),
         ] {
             let (head, bytes) = request(accepted);
-            assert_eq!(key.language((&head, &bytes)).unwrap(), language.as_bytes(), "{accepted}");
+            assert_eq!(key.language(HeadRef::new(&head, &bytes)).unwrap(), language.as_bytes(), "{accepted}");
         }
     }
 
@@ -556,12 +547,13 @@ mod tests {
         fields.try_push(b"Vary", b"User-Agent, *, Accept-Encoding").unwrap();
         let (head, bytes) = request("Accept-Encoding: gzip\r\nUser-Agent: a\r\n");
         let variant =
-            RequestVariant::with_key(&fields, (&head, &bytes), &KeyFields::default(), true).unwrap();
+            RequestVariant::with_key(&fields, HeadRef::new(&head, &bytes), &KeyFields::default(), true)
+                .unwrap();
         for (lines, same) in
             [("Accept-Encoding: gzip\r\nUser-Agent: b\r\n", true), ("User-Agent: a\r\n", false)]
         {
             let (head, bytes) = request(lines);
-            assert_eq!(variant.answers((&head, &bytes)), same);
+            assert_eq!(variant.answers(HeadRef::new(&head, &bytes)), same);
         }
     }
 }

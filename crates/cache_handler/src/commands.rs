@@ -9,6 +9,7 @@ use cache::{
     Cache, CacheEntry, DECIDED_BY_CONFIGURATION, NotStored, Object, Outcome, Purge, Purged, decided_by, key,
 };
 use config::{Config, ConfigLine};
+use http::HeadRef;
 use serde_json::{Value, json};
 
 use crate::urls::{self, NamedRequest, NamedRules};
@@ -178,7 +179,7 @@ fn describe_entry<'e>(
     rules: Option<&'e NamedRules>,
     now_s: u64,
 ) -> impl Iterator<Item = Value> + 'e {
-    let answer = entry.select((&request.head, &request.bytes));
+    let answer = entry.select(HeadRef::new(&request.head, &request.bytes));
     entry.objects().iter().map(move |object| {
         let answers = answer.is_some_and(|answer| Arc::ptr_eq(answer, object));
         describe_object(key, object, answers, rules, now_s)
@@ -232,7 +233,7 @@ mod tests {
         let mut fields = Fields::new();
         lines.iter().for_each(|(name, value)| fields.try_push(name.as_bytes(), value.as_bytes()).unwrap());
         let NamedRequest { head, bytes } = NamedRequest::new(b"//a/x", ["A: 1"].into_iter()).unwrap();
-        let variant = RequestVariant::of(&fields, (&head, &bytes)).unwrap();
+        let variant = RequestVariant::of(&fields, HeadRef::new(&head, &bytes)).unwrap();
         let freshness = Freshness { received_s: now_s(), lifetime_s: 3600, ..Freshness::default() };
         let body = StoredBody::new(vec![b"content"[..].into()]);
         let object = cache.accounted(Object::new(Status::OK, fields, body, variant, freshness));

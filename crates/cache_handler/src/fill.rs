@@ -13,7 +13,7 @@ use cache::{
     assess, stored_fields, tags, validated_leader_fields,
 };
 use coding::HashedContent;
-use http::{Fields, Head, Length, Status};
+use http::{Fields, Head, HeadRef, Length, Status};
 use net::{Core, DetachedRequest, DictionarySource, DictionaryTransport, Pressure, ResponseSink};
 
 use crate::rules::{CacheRules, MatchedRules};
@@ -62,7 +62,7 @@ impl FillSink {
         stale: Option<Arc<Object>>,
     ) -> FillSink {
         let core = request.core().clone();
-        let (head, bytes) = request.head();
+        let HeadRef { head, bytes } = request.head();
         FillSink {
             cache: cache.clone(),
             rules: rules.clone(),
@@ -256,7 +256,12 @@ impl FillSink {
         if self.is_for_all_codings && fields.first(b"content-encoding").is_none() {
             key.add_any_coding();
         }
-        RequestVariant::with_key(fields, (&self.head, &self.bytes), &key, policy.rule.ignores_vary)
+        RequestVariant::with_key(
+            fields,
+            HeadRef::new(&self.head, &self.bytes),
+            &key,
+            policy.rule.ignores_vary,
+        )
     }
 
     fn assess(

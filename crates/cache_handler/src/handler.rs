@@ -15,7 +15,7 @@ use cache::{
     Cache, CacheEntry, DiskLoad, FillHead, FillReader, FillResponse, FillStart, ForwardReason, Freshness,
     NotStored, Object, RequestFacts, SearchRule, Selected, Validated, answer, cache_status, key, tags, vary,
 };
-use http::{BodySize, Fields, Method, Name, Status};
+use http::{BodySize, Fields, HeadRef, Method, Name, Status};
 use net::offload::BlockingKind;
 use net::{CacheOutcome, Core, DictionaryTransport, Exchange, Fault, HeadTap, Request};
 use steps::flow::Flow;
@@ -155,9 +155,12 @@ impl RouteCache {
         match load {
             DiskLoad::Read(on_disk, _guard) => {
                 let request = exchange.detach();
-                let (head, bytes) = (request.head().0.clone(), request.head().1.to_vec());
+                let (head, bytes) = (request.head().head.clone(), request.head().bytes.to_vec());
                 let cache = self.cache.clone();
-                let read = move || on_disk.read((&head, &bytes)).map(|read| cache.filed_from_disk(read));
+                let read = move || {
+                    let read = on_disk.read(HeadRef::new(&head, &bytes))?;
+                    Some(cache.filed_from_disk(read))
+                };
                 let read = exchange.core().offload_as(BlockingKind::CacheDisk, read).await?;
                 let keeps = exchange.core().memory().pressure() < net::Pressure::High;
                 self.cache.add_from_disk(key, read, keeps)

@@ -182,8 +182,8 @@ pub(crate) fn is_unkeyed(request: &Request<'_>) -> bool {
         return true;
     }
     // An extended CONNECT has no `Upgrade` field.
-    let (head, bytes) = request.head();
-    if head.upgrade(bytes).is_some() {
+    let head = request.head();
+    if head.upgrade(head.bytes).is_some() {
         return true;
     }
     request.fields().any(|(id, name, value)| match id {

@@ -10,7 +10,7 @@ use cache::{
     query, vary,
 };
 use config::{ConfigLine, HiddenRouteKind, PartOf};
-use http::{Fields, Head, Name, Status};
+use http::{Fields, HeadRef, Name, Status};
 use net::{DetachedRequest, Request};
 
 use crate::request;
@@ -153,7 +153,7 @@ impl CacheRules {
     }
 
     /// Returns the rules that match a request head and the path used for routing.
-    pub(crate) fn matched_by(&self, request: (&Head, &[u8]), path: &[u8]) -> MatchedRules {
+    pub(crate) fn matched_by(&self, request: HeadRef<'_>, path: &[u8]) -> MatchedRules {
         let mut matched = MatchedRules::default();
         for (index, rule) in self.rules.iter().enumerate() {
             if rule.config.matches(request, path) {
@@ -301,21 +301,20 @@ impl CacheRules {
     pub(crate) fn prepare(&self, matched: MatchedRules, request: &mut DetachedRequest) {
         if let Some(key) = self.key(matched) {
             if !key.query.is_whole {
-                let (head, bytes) = request.head();
-                let query = head.target.query.map(|query| http::path::encode_beyond_ascii(query.of(bytes)));
+                let head = request.head();
+                let query =
+                    head.target.query.map(|query| http::path::encode_beyond_ascii(query.of(head.bytes)));
                 let query = key.query(query).map(Cow::into_owned);
                 request.set_query(query.as_deref());
             }
-            let (head, bytes) = request.head();
-            if let Some(language) = key.fields.language((head, bytes)) {
+            if let Some(language) = key.fields.language(request.head()) {
                 request.retain(|id, _| id != Name::AcceptLanguage);
                 request.add(Name::AcceptLanguage, &language);
             }
         }
         let strips = self.strip_cookies(matched);
         if *strips != StripCookies::None {
-            let (head, bytes) = request.head();
-            let kept = vary::cookies((head, bytes)).filter(|(name, _)| !strips.strips(name));
+            let kept = vary::cookies(request.head()).filter(|(name, _)| !strips.strips(name));
             let kept: Vec<Vec<u8>> = kept.map(|(name, value)| [name, b"=", value].concat()).collect();
             request.retain(|id, _| id != Name::Cookie);
             if !kept.is_empty() {

@@ -6,7 +6,7 @@ use config::Config;
 use config::matcher::{RouteRequest, Routes};
 use failure::Failure;
 use http::path::{self, EmptySegments};
-use http::{Limits, RequestHead};
+use http::{HeadRef, Limits, RequestHead};
 use net::ConfiguredListener;
 
 use crate::rules::{CacheRules, MatchedRules, RouteSuffix};
@@ -114,7 +114,7 @@ pub(crate) fn rules_for(
     let route = routes.find_in(site, &wanted, |name: &str| request.field(name))?;
     Some(config.settings(Some(site), Some(route)).cache.map(|policy| {
         let rules = rules_of(policy);
-        let matched = rules.matched_by((&request.head, &request.bytes), &path);
+        let matched = rules.matched_by(HeadRef::new(&request.head, &request.bytes), &path);
         NamedRules { rules, matched }
     }))
 }

@@ -1,5 +1,7 @@
 //! The head of a request, independent of the protocol.
 
+use std::ops::Deref;
+
 use crate::field_list::{Field, FieldList};
 use crate::framing::BodySize;
 use crate::method::Method;
@@ -118,5 +120,52 @@ impl Head {
         let connection = self.fields.named(Name::Connection);
         let mut tokens = connection.flat_map(|field| scan::tokens(field.value.of(buffer)));
         tokens.any(|token| token.eq_ignore_ascii_case(b"upgrade")).then_some(wanted)
+    }
+}
+
+/// A request head, and the bytes that its spans refer to.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRef<'b> {
+    /// The parsed head.
+    pub head: &'b Head,
+    /// The bytes that the spans refer to.
+    pub bytes: &'b [u8],
+}
+
+impl Deref for HeadRef<'_> {
+    type Target = Head;
+
+    #[inline]
+    fn deref(&self) -> &Head {
+        self.head
+    }
+}
+
+impl<'b> HeadRef<'b> {
+    /// Refers to a head and its bytes.
+    #[must_use]
+    #[inline]
+    pub fn new(head: &'b Head, bytes: &'b [u8]) -> HeadRef<'b> {
+        HeadRef { head, bytes }
+    }
+
+    /// Returns the value of the first field of this name.
+    #[must_use]
+    #[inline]
+    pub fn value(self, id: Name) -> Option<&'b [u8]> {
+        self.head.field(self.bytes, id)
+    }
+
+    /// Returns the values of the fields of this known name, in order.
+    #[inline]
+    pub fn values(self, id: Name) -> impl Iterator<Item = &'b [u8]> {
+        self.head.fields.named(id).map(move |field| field.value.of(self.bytes))
+    }
+
+    /// Returns the values of the fields of this name in any case, in order.
+    pub fn values_named(self, name: &[u8]) -> impl Iterator<Item = &'b [u8]> {
+        let fields = self.head.fields.iter();
+        let named = fields.filter(move |field| field.name.of(self.bytes).eq_ignore_ascii_case(name));
+        named.map(move |field| field.value.of(self.bytes))
     }
 }

@@ -41,7 +41,7 @@ pub use field_list::{Field, FieldList};
 pub use fields::Fields;
 pub use forwarded::Dialect;
 pub use framing::{BodySize, ContentLength, Length};
-pub use head::{Head, Version};
+pub use head::{Head, HeadRef, Version};
 pub use ids::{RequestId, RequestIds, TraceSpan};
 pub use line::Limits;
 pub use log_variable::LogVariable;

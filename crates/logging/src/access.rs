@@ -8,7 +8,7 @@ use std::ops::Deref;
 use http::encode::write_decimal;
 use http::path::encode_beyond_ascii;
 use http::template::{TlsValues, VariableValues};
-use http::{LogVariable, Name, TemplatePart, Variable};
+use http::{HeadRef, LogVariable, Name, TemplatePart, Variable};
 use net::{Peer, Request, RequestRecord};
 use shapes::share::SHARE_MAX;
 use time::format_description::well_known::Rfc3339;
@@ -451,7 +451,8 @@ impl Drop for CoreAccessLog {
 
 /// The values of a request's variables.
 pub fn request_values<'x>(request: &Request<'x>) -> VariableValues<'x> {
-    let ((head, bytes), client) = (request.head(), request.client());
+    let HeadRef { head, bytes } = request.head();
+    let client = request.client();
     let address = match client.address {
         Peer::Tcp(address) => Some(address),
         Peer::Unix => None,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::{Field, Fields, Head, Name, Span, Target, is_confusable, scan};
+use http::{Field, Fields, Head, HeadRef, Name, Span, Target, is_confusable, scan};
 
 /// A changed head, and the bytes that its spans refer to.
 pub(crate) struct AmendedHead {
@@ -13,9 +13,17 @@ pub(crate) struct AmendedHead {
 }
 
 impl AmendedHead {
+    pub(crate) fn as_head(&self) -> HeadRef<'_> {
+        HeadRef::new(&self.head, &self.bytes)
+    }
+
     /// A copy of a head with the fields of `own`, and without the fields named in `removed`, in any spelling
     /// that applications may treat as equivalent.
-    pub(crate) fn new((head, bytes): (&Head, &[u8]), removed: &[Vec<u8>], own: &Fields) -> AmendedHead {
+    pub(crate) fn new(
+        HeadRef { head, bytes }: HeadRef<'_>,
+        removed: &[Vec<u8>],
+        own: &Fields,
+    ) -> AmendedHead {
         let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
         let lines = [head.method_name, head.target.whole, head.sent_target, head.authority, head.protocol];
         let end = spans.chain(lines);
@@ -55,8 +63,8 @@ impl AmendedHead {
 
     /// A copy of a head whose path and query are replaced by `target`, which is in origin-form. The client's
     /// target remains available as [`Head::sent_target`].
-    pub(crate) fn with_target((head, bytes): (&Head, &[u8]), target: &[u8]) -> AmendedHead {
-        let mut amended = AmendedHead::new((head, bytes), &[], &Fields::new());
+    pub(crate) fn with_target(head: HeadRef<'_>, target: &[u8]) -> AmendedHead {
+        let mut amended = AmendedHead::new(head, &[], &Fields::new());
         // The server has added no fields.
         if head.own_fields_at == 0 {
             amended.head.own_fields_at = 0;
@@ -121,7 +129,7 @@ mod tests {
     #[test]
     fn amended_head_keeps_the_originally_sent_target() {
         let (head, bytes) = read("GET /a?b=1 HTTP/1.1\r\nHost: h\r\nX: y\r\n\r\n");
-        let once = AmendedHead::with_target((&head, &bytes), b"/new/path?c=2");
+        let once = AmendedHead::with_target(HeadRef::new(&head, &bytes), b"/new/path?c=2");
         let of = |amended: &AmendedHead| {
             let target = &amended.head.target;
             let text = |span: Span| String::from_utf8(span.of(&amended.bytes).to_vec()).unwrap();
@@ -134,9 +142,9 @@ mod tests {
         assert_eq!(texts(&once), ["Host: h", "X: y"]);
         let mut own = Fields::new();
         own.try_push(b"Remote-User", b"alice").unwrap();
-        let amended = AmendedHead::new((&once.head, &once.bytes), &[b"x".to_vec()], &own);
+        let amended = AmendedHead::new(once.as_head(), &[b"x".to_vec()], &own);
         assert_eq!(of(&amended), want);
-        let twice = AmendedHead::with_target((&amended.head, &amended.bytes), b"/z");
+        let twice = AmendedHead::with_target(amended.as_head(), b"/z");
         assert_eq!(of(&twice), (owned("/z"), owned("/z"), None, owned("/a?b=1")));
         let owns: Vec<bool> = twice.head.fields.iter().map(|field| twice.head.is_own(field)).collect();
         assert_eq!(
@@ -154,19 +162,22 @@ mod tests {
         let mut own = Fields::new();
         own.try_push(b"Remote-User", b"alice").unwrap();
         let removed = [b"remote-user".to_vec()];
-        let amended = AmendedHead::new((&head, &bytes), &removed, &own);
+        let amended = AmendedHead::new(HeadRef::new(&head, &bytes), &removed, &own);
         assert_eq!(
             texts(&amended),
             ["Host: a", "RemoteUser: kept", "Connection: close", "Remote-Users: kept", "Remote-User: alice"]
         );
         let owns: Vec<bool> = amended.head.fields.iter().map(|field| amended.head.is_own(field)).collect();
         assert_eq!(owns, [false, false, false, false, true]);
-        let none =
-            AmendedHead::new((&head, &bytes), &[b"host".to_vec(), b"remote-users".to_vec()], &Fields::new());
-        let twice = AmendedHead::new((&none.head, &none.bytes), &removed, &own);
+        let none = AmendedHead::new(
+            HeadRef::new(&head, &bytes),
+            &[b"host".to_vec(), b"remote-users".to_vec()],
+            &Fields::new(),
+        );
+        let twice = AmendedHead::new(none.as_head(), &removed, &own);
         let last = twice.head.fields.last().unwrap();
         assert!(twice.head.is_own(last) && texts(&twice).last().unwrap() == "Remote-User: alice");
-        let none = AmendedHead::new((&head, &bytes), &removed, &Fields::new());
+        let none = AmendedHead::new(HeadRef::new(&head, &bytes), &removed, &Fields::new());
         assert!(!none.head.fields.iter().any(|field| none.head.is_own(field)) && none.head.fields.len() == 4);
         let mut trailers = Fields::new();
         trailers.try_push(b"Remote_User", b"x").unwrap();

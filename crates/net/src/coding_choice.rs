@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use coding::Effort;
-use http::{Coding, Fields, Length, Status};
+use http::{Coding, Fields, HeadRef, Length, Status};
 
 use crate::compress::{CompressResponses, CompressionInput};
 use crate::exchange::Exchange;
@@ -14,7 +14,7 @@ impl Exchange<'_> {
     #[must_use]
     pub fn coding_of(&self, status: Status, fields: &Fields, length: Length) -> Option<(Coding, Effort)> {
         let compression = self.state.filters.compression.as_ref()?;
-        let (head, bytes) = self.lane.head();
+        let HeadRef { head, bytes } = self.lane.head();
         let request = CompressionInput { head, bytes, secure: self.state.client.is_secure };
         let mut fields = self.edited(fields).into_owned();
         Some((compression.choose(&request, status, &mut fields, length)?, compression.effort))
@@ -25,7 +25,7 @@ impl Exchange<'_> {
     /// Content-Type is treated as compressible.
     pub fn describe_not_modified(&mut self, fields: &Fields, length: Length) {
         let Some(compression) = &self.state.filters.compression else { return };
-        let (head, bytes) = self.lane.head();
+        let HeadRef { head, bytes } = self.lane.head();
         let request = CompressionInput { head, bytes, secure: self.state.client.is_secure };
         if !compression.may_be_compressed(&request, Status::OK, &self.edited(fields), length) {
             self.set_compression(None);

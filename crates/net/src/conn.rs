@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use http::framing::Framing;
 use http::machine::ServerMachine;
-use http::{Head, Status};
+use http::{HeadRef, Status};
 use times::{Millis, Moment};
 
 use crate::address::{Client, Peer};
@@ -134,8 +134,8 @@ impl Conn {
     }
 
     /// Returns the head of the current request and the bytes that its spans refer to.
-    pub(crate) fn head(&self) -> (&Head, &[u8]) {
-        (&self.buffers.machine.head, self.buffers.input.head())
+    pub(crate) fn head(&self) -> HeadRef<'_> {
+        HeadRef::new(&self.buffers.machine.head, self.buffers.input.head())
     }
 
     /// Returns the address that the client connected to: this server's, or the one that the PROXY protocol

@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 
 use http::encode::{FieldWriter, OutgoingFraming};
 use http::template::CustomVariables;
-use http::{BodySize, EmptySegments, Fields, Head, Length, Name, RequestIds, Span, Status, Version};
+use http::{BodySize, EmptySegments, Fields, Head, HeadRef, Length, Name, RequestIds, Span, Status, Version};
 use times::Millis;
 
 use crate::address::{Client, Peer};
@@ -85,8 +85,8 @@ pub struct DetachedRequest {
 impl DetachedRequest {
     /// Returns the head and the bytes that its spans refer to.
     #[must_use]
-    pub fn head(&self) -> (&Head, &[u8]) {
-        (&self.head, &self.bytes)
+    pub fn head(&self) -> HeadRef<'_> {
+        HeadRef::new(&self.head, &self.bytes)
     }
 
     /// Returns the core that will run the request.
@@ -146,7 +146,7 @@ impl DetachedRequest {
 }
 
 /// Copies a request head and its bytes, without the body and the connection-specific fields.
-pub(crate) fn copy_head((head, bytes): (&Head, &[u8])) -> (Head, Vec<u8>) {
+pub(crate) fn copy_head(HeadRef { head, bytes }: HeadRef<'_>) -> (Head, Vec<u8>) {
     let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
     let lines = [head.method_name, head.target.whole, head.sent_target, head.authority];
     let end = spans.chain(lines).map(Span::end).max();

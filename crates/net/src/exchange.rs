@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use http::encode::FieldWriter;
 use http::template::CustomVariables;
-use http::{BodySize, Dialect, Fields, Length, Name, Reject, Status};
+use http::{BodySize, Dialect, Fields, HeadRef, Length, Name, Reject, Status};
 use times::Millis;
 
 use crate::address::{Client, Peer};
@@ -372,7 +372,7 @@ impl<'c> Exchange<'c> {
             return self.send_head(status, length, own, |lines| lines.push_encoded(fields.as_bytes()));
         }
         let encoders = (self.core().memory().pressure() < Pressure::High).then(|| self.lane.encoders());
-        let (head, bytes) = self.lane.head();
+        let HeadRef { head, bytes } = self.lane.head();
         let request = CompressionInput { head, bytes, secure: self.state.client.is_secure };
         let mut fields =
             self.state.filters.filter_head(&request, status, fields, &mut length, &mut own, encoders);
@@ -421,8 +421,8 @@ impl<'c> Exchange<'c> {
         if self.state.filters.edits.as_ref().is_some_and(|edits| edits.changes(b"alt-svc")) {
             return None;
         }
-        let (head, bytes) = self.lane.head();
-        let authority = head.authority.of(bytes);
+        let head = self.lane.head();
+        let authority = head.authority.of(head.bytes);
         let port = authority.rsplit(|&byte| byte == b':').next().filter(|port| port.len() < authority.len());
         let port = port.and_then(|port| std::str::from_utf8(port).ok()?.parse().ok());
         Some(port.unwrap_or(HTTPS_PORT))

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::encode::FieldWriter;
 use http::framing::Framing;
-use http::{BodySize, Fields, Head, Length, Reject, Status, Version};
+use http::{BodySize, Fields, HeadRef, Length, Reject, Status, Version};
 use times::Millis;
 
 use crate::bandwidth::BandwidthLimit;
@@ -230,7 +230,7 @@ impl Lane<'_> {
 /// Request input.
 impl Lane<'_> {
     /// Returns the head and the bytes that its spans refer to.
-    pub(crate) fn head(&self) -> (&Head, &[u8]) {
+    pub(crate) fn head(&self) -> HeadRef<'_> {
         match self {
             Lane::H1(conn) => conn.head(),
             Lane::Stream(stream) => stream.head(),
@@ -313,7 +313,7 @@ impl Lane<'_> {
     pub(crate) fn may_switch_to_http3(&self, key: u64) -> bool {
         let (context, is_http3) = match self {
             Lane::H1(conn) => (conn.context(), false),
-            Lane::Stream(stream) => (stream.conn().context(), stream.head().0.version == Version::Http3),
+            Lane::Stream(stream) => (stream.conn().context(), stream.head().version == Version::Http3),
             Lane::Detached(_) => return false,
         };
         !is_http3 && context.http3_listeners.borrow().contains(&key)

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use http::path::{self, EmptySegments};
 use http::template::CustomVariables;
-use http::{BodySize, Head, Method, Name, Reject, RequestIds, Version};
+use http::{BodySize, HeadRef, Method, Name, Reject, RequestIds, Version};
 use times::Millis;
 
 use crate::address::{Client, Peer};
@@ -16,17 +16,13 @@ use crate::tls::TlsSession;
 /// A view of the request head.
 #[derive(Clone, Copy)]
 pub struct Request<'x> {
-    head: &'x Head,
-    bytes: &'x [u8],
+    head: HeadRef<'x>,
     state: &'x RequestState,
 }
 
 impl<'x> Request<'x> {
-    pub(crate) fn of(state: &'x RequestState, (head, bytes): (&'x Head, &'x [u8])) -> Request<'x> {
-        match &state.amended {
-            None => Request { head, bytes, state },
-            Some(amended) => Request { head: &amended.head, bytes: &amended.bytes, state },
-        }
+    pub(crate) fn of(state: &'x RequestState, head: HeadRef<'x>) -> Request<'x> {
+        Request { head: state.amended.as_ref().map_or(head, |amended| amended.as_head()), state }
     }
 
     /// Returns the client's TLS session with this server, if there is one.
@@ -50,7 +46,7 @@ impl<'x> Request<'x> {
     /// Returns the method as sent.
     #[must_use]
     pub fn method_name(&self) -> &'x [u8] {
-        self.head.method_name.of(self.bytes)
+        self.head.method_name.of(self.head.bytes)
     }
 
     /// Returns the HTTP version.
@@ -62,13 +58,13 @@ impl<'x> Request<'x> {
     /// Returns the target: as sent, or as rewritten by [`crate::Exchange::rewrite_target`].
     #[must_use]
     pub fn target(&self) -> &'x [u8] {
-        self.head.target.whole.of(self.bytes)
+        self.head.target.whole.of(self.head.bytes)
     }
 
     /// Returns the target as the client sent it.
     #[must_use]
     pub fn sent_target(&self) -> &'x [u8] {
-        self.head.sent_target(self.bytes)
+        self.head.sent_target(self.head.bytes)
     }
 
     /// Returns the variables that the configuration defines.
@@ -80,7 +76,7 @@ impl<'x> Request<'x> {
     /// Returns the path as sent, not decoded; `*` for `OPTIONS *`.
     #[must_use]
     pub fn path(&self) -> &'x [u8] {
-        self.head.target.path(self.bytes)
+        self.head.target.path(self.head.bytes)
     }
 
     /// Returns the decoded path, for files. See [`http::path`].
@@ -130,13 +126,13 @@ impl<'x> Request<'x> {
     /// Returns the query as sent.
     #[must_use]
     pub fn query(&self) -> Option<&'x [u8]> {
-        self.head.target.query.map(|query| query.of(self.bytes))
+        self.head.target.query.map(|query| query.of(self.head.bytes))
     }
 
     /// Returns `host[:port]` of the request; empty if an HTTP/1.0 client sent none.
     #[must_use]
     pub fn authority(&self) -> &'x [u8] {
-        self.head.authority.of(self.bytes)
+        self.head.authority.of(self.head.bytes)
     }
 
     /// Whether the request is a gRPC call: over HTTP/2, with the content type `application/grpc` or a variant
@@ -161,19 +157,19 @@ impl<'x> Request<'x> {
     /// Returns the first field with that name.
     #[must_use]
     pub fn field(&self, id: Name) -> Option<&'x [u8]> {
-        self.head.field(self.bytes, id)
+        self.head.value(id)
     }
 
     /// Returns all fields in order: known name, name as sent, value.
     pub fn fields(&self) -> impl Iterator<Item = (Name, &'x [u8], &'x [u8])> {
-        let bytes = self.bytes;
-        self.head.fields.iter().map(move |field| (field.id, field.name.of(bytes), field.value.of(bytes)))
+        let HeadRef { head, bytes } = self.head;
+        head.fields.iter().map(move |field| (field.id, field.name.of(bytes), field.value.of(bytes)))
     }
 
     /// Returns the parsed head and the bytes that its spans refer to.
     #[must_use]
-    pub fn head(&self) -> (&'x Head, &'x [u8]) {
-        (self.head, self.bytes)
+    pub fn head(&self) -> HeadRef<'x> {
+        self.head
     }
 
     /// Returns the authenticated user: see [`Exchange::set_user`].

@@ -277,7 +277,7 @@ async fn serve_stream<S: Service>(
     }
     let counters = &conn.context().counters;
     counters.requests.add(1);
-    match lane.head().0.version {
+    match lane.head().version {
         Version::Http3 => counters.http3_requests.add(1),
         _ => counters.http2_requests.add(1),
     }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-use http::{BodySize, Fields, Head, Method, Name, Status};
+use http::{BodySize, Fields, HeadRef, Method, Name, Status};
 use net::{BodyPiece, Exchange, FailedAttempt, Fault, SpillError, SpillQuota, TunnelEnd, pin_in_place};
 use times::{Millis, Moment};
 
@@ -139,15 +139,14 @@ impl Proxy {
         if request.method() == Method::Options && self.has_no_forwards_left(request.head()) {
             return exchange.reply(Status::NO_CONTENT, &Fields::new(), b"").await;
         }
-        if !request.head().0.protocol.is_empty()
-            && !self.rules.request.asks_for_upgrade(&exchange.context(""))
+        if !request.head().protocol.is_empty() && !self.rules.request.asks_for_upgrade(&exchange.context(""))
         {
             // An extended CONNECT for a protocol that is not allowed must not become a GET (RFC 8441 section
             // 4).
             let reason = "this protocol is not passed on";
             return Box::pin(exchange.refuse(Status::NOT_IMPLEMENTED, reason)).await;
         }
-        if request.head().0.fields.has(Name::Via) && self.rules.request.is_loop(&exchange.context("")) {
+        if request.head().fields.has(Name::Via) && self.rules.request.is_loop(&exchange.context("")) {
             let server = (self.group.shared.server_count() == 1).then_some(0);
             self.report(exchange, server, (LOOP_REASON, None), Some(Status::LOOP_DETECTED));
             return exchange.refuse(Status::LOOP_DETECTED, LOOP_REASON).await;
@@ -197,7 +196,7 @@ impl Proxy {
 
     /// Whether the request must not be forwarded (`Max-Forwards: 0`, RFC 9110 section 7.6.2). Passing it to a
     /// program of the CGI family is not forwarding, because that is part of this server.
-    fn has_no_forwards_left(&self, (head, bytes): (&Head, &[u8])) -> bool {
+    fn has_no_forwards_left(&self, HeadRef { head, bytes }: HeadRef<'_>) -> bool {
         let servers = &self.group.shared.options.servers;
         let forwards = servers.iter().any(|server| !matches!(server.protocol, UpstreamProtocol::Cgi(_)));
         forwards && max_forwards(head, bytes).any(|forwards| forwards == 0)

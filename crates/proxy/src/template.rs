@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use http::path::{EmptySegments, encoded_path};
 use http::template::{CustomVariables, TlsValues, VariableValues};
-use http::{Head, Reject, RequestIds};
+use http::{Head, HeadRef, Reject, RequestIds};
 use net::{Client, Peer, Request, TlsSession, VerifiedUser};
 
 /// Values of one request for the proxy's rules and templates.
@@ -37,7 +37,7 @@ impl<'x> TemplateContext<'x> {
     /// Returns the context of a request for an upstream.
     #[must_use]
     pub fn of(request: &Request<'x>, upstream: &'x str) -> TemplateContext<'x> {
-        let (head, bytes) = request.head();
+        let HeadRef { head, bytes } = request.head();
         let empty_segments = request.empty_segments();
         TemplateContext {
             head,

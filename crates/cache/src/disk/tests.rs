@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicI64;
 use std::time::Instant;
 
-use http::RequestHead;
+use http::{HeadRef, RequestHead};
 
 use super::*;
 use crate::disk_thread::DiskEvent;
@@ -135,7 +135,7 @@ impl Rig {
         let bytes = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
         let mut head = RequestHead::default();
         assert!(head.parse(bytes, &http::Limits::default()).unwrap());
-        let read = self.cache.find_on_disk(key.as_bytes())?.read((&head, bytes))?;
+        let read = self.cache.find_on_disk(key.as_bytes())?.read(HeadRef::new(&head, bytes))?;
         let object = self.cache.add_from_disk(key.as_bytes(), read, true)?;
         let body: Vec<u8> = object.body.slices(0..u64::MAX).flatten().copied().collect();
         Some((object, String::from_utf8(body).unwrap()))
@@ -432,7 +432,7 @@ fn response_purged_while_it_is_read_is_not_served() {
     let mut head = RequestHead::default();
     assert!(head.parse(bytes, &http::Limits::default()).unwrap());
     let looked_up = rig.cache.find_on_disk(b"http://a/1").unwrap();
-    let read = looked_up.read((&head, bytes)).unwrap();
+    let read = looked_up.read(HeadRef::new(&head, bytes)).unwrap();
     rig.cache.invalidate(b"http://a/1", 104);
     assert!(rig.cache.add_from_disk(b"http://a/1", read, true).is_none());
     assert!(rig.cache.find_on_disk(b"http://a/1").is_none());

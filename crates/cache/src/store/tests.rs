@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::object::tests::object;
-use http::{Fields, RequestHead, Status};
+use http::{Fields, HeadRef, RequestHead, Status};
 use std::sync::atomic::AtomicI64;
 
 pub(crate) const MIB: u64 = 1 << 20;
@@ -34,7 +34,7 @@ fn variant(value: &str, body: &[u8]) -> Object {
     let mut vary = Fields::new();
     vary.try_push(b"Vary", b"A").unwrap();
     let (head, bytes) = request(&format!("A: {value}\r\n"));
-    let variant = crate::RequestVariant::of(&vary, (&head, &bytes)).unwrap();
+    let variant = crate::RequestVariant::of(&vary, HeadRef::new(&head, &bytes)).unwrap();
     let body = StoredBody::new(vec![body.into()]);
     Object::new(Status::OK, Fields::new(), body, variant, crate::object::tests::freshness(0, 10))
 }
@@ -72,7 +72,7 @@ fn url_keeps_a_limited_number_of_newest_variants() {
     assert_eq!(entry.objects().len(), VARIANTS_MAX);
     for (value, found) in [("19", true), ("4", true), ("3", false), ("x", false)] {
         let (head, bytes) = request(&format!("A: {value}\r\n"));
-        assert_eq!(entry.select((&head, &bytes)).is_some(), found, "{value}");
+        assert_eq!(entry.select(HeadRef::new(&head, &bytes)).is_some(), found, "{value}");
     }
     for n in 0..16 {
         put(&cache, "http://a/large", variant(&format!("{n}"), &vec![0; 3 << 20])).unwrap();

@@ -1,6 +1,6 @@
 //! Determines the client of a request: the peer, or the address that a trusted proxy forwards.
 
-use http::{Dialect, forwarded};
+use http::{Dialect, HeadRef, forwarded};
 use net::{Exchange, Fault, Peer, PeerSet};
 
 /// Proxies whose forwarding fields are trusted.
@@ -22,7 +22,7 @@ impl TrustedProxies {
         if !self.peers.contains(peer) {
             return Ok(());
         }
-        let (head, bytes) = request.head();
+        let HeadRef { head, bytes } = request.head();
         let trusts = |ip| self.peers.contains(Peer::Tcp((ip, 0).into()));
         let claim = forwarded::claimed_client(head, bytes, self.dialect, trusts)?;
         let secure = claim.is_secure.unwrap_or(request.client().is_secure);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::encode::{FieldWriter, OutgoingFraming};
-use http::{BodySize, Fields, Head, Length, Reject, Status, Version};
+use http::{BodySize, Fields, Head, HeadRef, Length, Reject, Status, Version};
 use times::Millis;
 
 use super::conn::MuxConn;
@@ -126,8 +126,8 @@ impl StreamLane {
         self.shared.source.clone()
     }
 
-    pub(crate) fn head(&self) -> (&Head, &[u8]) {
-        (&self.head, &self.head_bytes)
+    pub(crate) fn head(&self) -> HeadRef<'_> {
+        HeadRef::new(&self.head, &self.head_bytes)
     }
 
     /// Returns the fault that ended a request whose task only knows that the stream is gone.

@@ -3,8 +3,8 @@
 
 use http::framing::Length;
 use http::{
-    BodySize, Dialect, EmptySegments, Fields, Head, Method, Name, Reject, RequestHead, RequestIds, Span,
-    Status,
+    BodySize, Dialect, EmptySegments, Fields, Head, HeadRef, Method, Name, Reject, RequestHead, RequestIds,
+    Span, Status,
 };
 use net::proxy_protocol::Endpoints;
 use net::{Client, Peer, Request, VerifiedUser};
@@ -105,7 +105,7 @@ impl FetchRequest {
     /// is not copied; variables for it are empty.
     #[must_use]
     pub fn of(request: &Request<'_>, body: Vec<u8>) -> FetchRequest {
-        let (head, bytes) = request.head();
+        let HeadRef { head, bytes } = request.head();
         let spans = head.fields.iter().flat_map(|field| [field.name, field.value]);
         let lines = [head.method_name, head.target.whole, head.sent_target, head.authority];
         let end = spans.chain(lines).map(Span::end).max();
@@ -203,7 +203,7 @@ impl Proxy {
             return Err(FetchError { status: Status::METHOD_NOT_ALLOWED, reason });
         }
         let context = request.context("");
-        if self.has_no_forwards_left((context.head, context.bytes)) {
+        if self.has_no_forwards_left(HeadRef::new(context.head, context.bytes)) {
             let reason = "Max-Forwards allows no further server";
             return Err(FetchError { status: Status::NO_CONTENT, reason });
         }

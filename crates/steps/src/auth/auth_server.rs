@@ -264,9 +264,10 @@ impl RouteAuthServer {
     /// Sends an answer other than 2xx to the client, or redirects it to the sign-in page.
     async fn send_answer(&self, exchange: &mut Exchange<'_>, mut answer: AuthAnswer) -> Result<(), Fault> {
         let request = exchange.request();
-        let (head, bytes) = request.head();
+        let head = request.head();
         // A WebSocket handshake is a GET too, but browsers do not follow redirects of it.
-        let is_page = matches!(request.method(), Method::Get | Method::Head) && head.upgrade(bytes).is_none();
+        let is_page =
+            matches!(request.method(), Method::Get | Method::Head) && head.upgrade(head.bytes).is_none();
         let fields = &mut answer.fields;
         if answer.status == UNAUTHORIZED
             && is_page

@@ -436,8 +436,7 @@ pub(super) async fn authenticate(
 /// Returns the credentials of a request. `None` if there are several `Authorization` fields, because servers
 /// differ in which one they use.
 fn credentials(request: &Request<'_>) -> Option<Credentials> {
-    let (head, bytes) = request.head();
-    let mut given = head.fields.named(Name::Authorization);
-    let credentials = Credentials::parse(given.next()?.value.of(bytes))?;
+    let mut given = request.head().values(Name::Authorization);
+    let credentials = Credentials::parse(given.next()?)?;
     given.next().is_none().then_some(credentials)
 }

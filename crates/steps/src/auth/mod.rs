@@ -145,8 +145,7 @@ pub const SEVERAL_AUTHORIZATIONS: &str = "there are several fields `Authorizatio
 /// Whether a request has several `Authorization` fields. This server and the application might use different
 /// ones.
 pub fn has_several_authorizations(request: &Request<'_>) -> bool {
-    let (head, _) = request.head();
-    head.fields.named(Name::Authorization).nth(1).is_some()
+    request.head().values(Name::Authorization).nth(1).is_some()
 }
 
 impl RouteAuth {
