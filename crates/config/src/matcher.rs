@@ -3,6 +3,7 @@
 use crate::action::Action;
 pub use crate::condition_fields::ConditionFields;
 use crate::conditions::ConditionSet;
+use crate::levels::RouteSettings;
 use crate::server::Config;
 use crate::site::{Route, Site};
 use shapes::host::{HOST_BYTES_MAX, HostPattern};
@@ -17,6 +18,18 @@ pub struct RouteId {
     pub site: usize,
     /// Index into `Site::routes`.
     pub route: usize,
+}
+
+impl Config {
+    /// The route with this ID.
+    pub fn route(&self, RouteId { site, route }: RouteId) -> &Route {
+        &self.sites[site].routes[route]
+    }
+
+    /// The settings of a route: see [`Config::settings`].
+    pub fn route_settings(&self, RouteId { site, route }: RouteId) -> RouteSettings<'_> {
+        self.settings(Some(site), Some(route))
+    }
 }
 
 /// Request properties that routes match, besides header fields.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use config::Config;
+use config::matcher::RouteId;
 use files::{CacheLimits, Compress, FileOptions};
 use logging::notice::ErrorLog;
 use net::CompressResponses;
@@ -17,14 +18,14 @@ fn file_compression(compress: &CompressResponses) -> Compress {
 /// Returns the file options of a route.
 pub(crate) fn build_route_files(
     config: &Config,
-    (site, index): (usize, usize),
+    route: RouteId,
     files: &FileOptions,
     cores: usize,
     notices: Option<&ErrorLog>,
 ) -> files::Options {
     let mut files = files.clone();
     // Files are compressed once and kept, instead of on each request.
-    let kept = config.settings(Some(site), Some(index)).compress.map(file_compression);
+    let kept = config.route_settings(route).compress.map(file_compression);
     files.compress = files.compress.or(kept);
     files::Options {
         files,

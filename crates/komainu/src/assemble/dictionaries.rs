@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use coding::{Dictionaries, DictionaryLimits};
+use config::matcher::RouteId;
 use net::{CompressResponses, DictionaryTransport, MemoryBudget};
 use reload::KeptState;
 
@@ -32,11 +33,11 @@ pub(crate) fn build_store(
 pub(crate) fn route_transport(
     config: &config::Config,
     known: Option<&Arc<Dictionaries>>,
-    (site, index): (usize, usize),
+    id: RouteId,
 ) -> Option<DictionaryTransport> {
-    let routes = &config.sites[site].routes;
-    let compress = config.settings(Some(site), Some(index)).compress;
-    let own = &routes[index].dictionaries;
+    let routes = &config.sites[id.site].routes;
+    let compress = config.route_settings(id).compress;
+    let own = &routes[id.route].dictionaries;
     let has_some = routes.iter().any(|route| !route.dictionaries.is_empty());
     if !has_some || own.is_empty() && compress.is_none() {
         return None;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use config::matcher::RouteId;
 use config::{Action, Config};
 use proxy::Group;
 use reload::KeptState;
@@ -19,17 +20,18 @@ use crate::assemble::upstreams::GroupPlan;
 pub(crate) fn build_release(
     plan: &ReleasePlan,
     config: &Config,
-    (shared, groups): (&GroupPlan, &[Group]),
-    (site, index): (usize, usize),
+    shared: &GroupPlan,
+    groups: &[Group],
+    RouteId { site, route }: RouteId,
 ) -> Option<Box<Release>> {
     let of_site = &config.sites[site];
-    let route = &of_site.routes[index];
+    let route = &of_site.routes[route];
     let labels = RouteLabels::of(of_site, route);
     let counted = vec![("site", labels.site.clone()), ("route", labels.route.clone())];
     let faults = || FaultRules::new(&route.faults, plan.counters.counter("komainu_faults_injected", counted));
     let mirror = || {
         let mirror = route.mirror.as_ref()?;
-        let way = shared.upstream_route(site, mirror.route)?;
+        let way = shared.upstream_route(RouteId { site, route: mirror.route })?;
         let proxy = groups.get(way.group)?.proxy(&way.options, None);
         let shared = plan.mirrors.get(&(labels.clone(), mirror.in_flight_max))?;
         Some(MirrorRule::new(mirror, shared.clone(), proxy))

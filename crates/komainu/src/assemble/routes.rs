@@ -14,7 +14,7 @@ use cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
 use cache_handler::rules::{CacheRules, RouteSuffixes};
 use certificates::tls::TlsPlan;
 use coding::Dictionaries;
-use config::matcher::Routes;
+use config::matcher::{RouteId, Routes};
 use config::{Action, Config, EncodedSlashes, HiddenRouteKind, PartOf, add_config_place};
 use engine::clients::access::ClientAccess;
 use engine::clients::proxies::{peer_set, trusted_proxies};
@@ -47,7 +47,7 @@ use routing::streams::limits::StreamLimits;
 use routing::streams::route::StreamRoutes;
 use sharing::Sharing;
 use steps::access::RouteAccess;
-use steps::auth::AuthPlan;
+use steps::auth::{AuthPlan, AuthResources};
 use steps::cors::RouteCors;
 use steps::header_limit::RouteHeaderLimit;
 use steps::limit::{CountedRequests, LimitPlan};
@@ -133,7 +133,8 @@ impl ServerPlan {
         let limits = LimitPlan::new(&config, &mut kept, &budget);
         let sharing = shared_limits::open_sharing(&config, &mut kept, &files, notices)?;
         let site_auths: Vec<Vec<&Auth>> = config.sites.iter().map(|site| site.auths().collect()).collect();
-        let auth = AuthPlan::new(&site_auths, &mut kept, (&files, &budget, notices), cores)?;
+        let resources = AuthResources { files: &files, memory: &budget, notices };
+        let auth = AuthPlan::new(&site_auths, &mut kept, resources, cores)?;
         let releases = ReleasePlan::new(&config, &mut kept);
         let queues = QueuePlan::new(&config, &mut kept, &releases.counters);
         let tracing = &config.tracing;
@@ -254,7 +255,9 @@ pub(crate) fn build_route_table(
         core_context.handles.release_stopped();
     }
     for (site_index, site) in config.sites.iter().enumerate() {
-        let route = |index| self::build_route(plan, core_context, &groups, (site_index, index), cores);
+        let route = |route| {
+            self::build_route(plan, core_context, &groups, RouteId { site: site_index, route }, cores)
+        };
         let routes = (0..site.routes.len()).map(route);
         let mut routes = routes.collect::<io::Result<Vec<_>>>()?;
         for (route, of) in routes.iter_mut().zip(&site.routes) {
@@ -355,18 +358,17 @@ fn build_route(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     groups: &[Group],
-    (site, index): (usize, usize),
+    id: RouteId,
     cores: usize,
 ) -> io::Result<Route> {
     let config = &plan.config;
-    let route = &config.sites[site].routes[index];
-    let settings = config.settings(Some(site), Some(index));
+    let (site, route) = (&config.sites[id.site], config.route(id));
+    let settings = config.route_settings(id);
     let mut strip = Vec::new();
     let not_found =
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
     let reach = |way: &UpstreamRoute| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone()));
-    let proxy =
-        || plan.groups.upstream_route(site, index).and_then(reach).map_or_else(not_found, Handler::Proxy);
+    let proxy = || plan.groups.upstream_route(id).and_then(reach).map_or_else(not_found, Handler::Proxy);
     let asked = |auth: &Auth| plan.groups.auth_route(auth).and_then(reach);
     let app = |app: &apps::Mounted| {
         let prefix = stripped_prefix(route, &app.strip_prefix);
@@ -375,7 +377,7 @@ fn build_route(
         handle.map_or_else(not_found, |app| Handler::App(MountedApp { app, prefix, target }))
     };
     let open_files = |files: &FileOptions, has_scripts: bool| {
-        open_files(plan, core_context, (site, index), files, (cores, has_scripts))
+        open_files(plan, core_context, id, files, cores, has_scripts)
     };
     let php_app = php::php_app(config, route);
     let handler = match &route.action {
@@ -409,8 +411,8 @@ fn build_route(
         Action::Split(_) | Action::RewriteOnly => not_found(),
     };
     let has_scripts = php_app.is_some() || php::script_server(route).is_some();
-    let mut steps = build_steps(plan, core_context, (site, index), asked);
-    if let Some(release) = build_release(&plan.releases, config, (&plan.groups, groups), (site, index)) {
+    let mut steps = build_steps(plan, core_context, id, asked);
+    if let Some(release) = build_release(&plan.releases, config, &plan.groups, groups, id) {
         steps.add(RouteStep::Release(release));
     }
     let otherwise = route.otherwise.as_ref().filter(|_| !has_scripts).map(|action| match action {
@@ -440,10 +442,10 @@ fn build_route(
             body_timeout: settings.body_timeout.into(),
             write_timeout: settings.write_timeout.into(),
         },
-        edits: RouteEdits::of_site(&settings.response_headers, &config.sites[site]),
+        edits: RouteEdits::of_site(&settings.response_headers, site),
         label: core_context
             .filter(|_| is_counted)
-            .map_or(0, |of| of.metrics.label(&RouteLabels::of(&config.sites[site], route))),
+            .map_or(0, |of| of.metrics.label(&RouteLabels::of(site, route))),
         branches: Vec::new(),
     })
 }
@@ -453,12 +455,12 @@ fn build_route(
 fn build_steps(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
-    (site, index): (usize, usize),
+    id: RouteId,
     proxy: impl FnOnce(&Auth) -> Option<Proxy>,
 ) -> RouteSteps {
     let config = &plan.config;
-    let route = &config.sites[site].routes[index];
-    let settings = config.settings(Some(site), Some(index));
+    let route = config.route(id);
+    let settings = config.route_settings(id);
     let notices = core_context.map(|of| of.notices);
     let mut steps = RouteSteps::default();
     if let Some(cors) = settings.cors {
@@ -473,14 +475,14 @@ fn build_steps(
     if let Some(fields_max) = settings.headers_max {
         steps.add(RouteStep::HeaderLimit(RouteHeaderLimit { fields_max: fields_max as usize }));
     }
-    let cache = build_route_cache(plan, (site, index), core_context);
-    let owner = route.part_of.as_ref().map_or(index, |part| part.route);
-    if let Some(rates) = plan.limits.of(site, owner, notices) {
+    let cache = build_route_cache(plan, id, core_context);
+    let owner = route.part_of.as_ref().map_or(id.route, |part| part.route);
+    if let Some(rates) = plan.limits.of(id.site, owner, notices) {
         let counted = if cache.is_some() { CountedRequests::Requests } else { CountedRequests::All };
         steps.add(RouteStep::Limit(Rc::new(rates), counted));
     }
     let core = core_context.map(|of| of.core);
-    if let Some(auth) = plan.auth.of_route(site, settings.auth, proxy, (core, notices)) {
+    if let Some(auth) = plan.auth.of_route(id.site, settings.auth, proxy, core, notices) {
         steps.add(RouteStep::Auth(auth));
     }
     if let Some(replacement) = RouteReplacement::new(settings.replace) {
@@ -496,7 +498,7 @@ fn build_steps(
     if let Some(cache) = cache {
         steps.add(RouteStep::Cache(cache));
     }
-    if let Some(queue) = plan.queues.of(site, (index, route), notices) {
+    if let Some(queue) = plan.queues.of(config, id, notices) {
         steps.add(RouteStep::Queue(queue));
     }
     steps
@@ -515,18 +517,19 @@ fn handler_with_app(php: &apps::PhpApp, files: Box<Files>, app: Handler, strip: 
 fn open_files(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
-    (site, index): (usize, usize),
+    id: RouteId,
     files: &FileOptions,
-    (cores, has_scripts): (usize, bool),
+    cores: usize,
+    has_scripts: bool,
 ) -> io::Result<Box<Files>> {
     let config = &plan.config;
     let notices = core_context.map(|of| of.notices);
-    let mut options = build_route_files(config, (site, index), files, cores, notices);
-    options.dictionaries = dictionaries::route_transport(config, plan.dictionaries.as_ref(), (site, index));
+    let mut options = build_route_files(config, id, files, cores, notices);
+    options.dictionaries = dictionaries::route_transport(config, plan.dictionaries.as_ref(), id);
     if has_scripts {
         php::configure_for_scripts(&mut options)?;
     }
-    let line = config.sites[site].routes[index].line.as_ref();
+    let line = config.route(id).line.as_ref();
     Files::new(options).map(Box::new).map_err(|error| add_config_place("files", "route", line, error))
 }
 
@@ -542,8 +545,9 @@ fn build_internal_routes(
     let config = &plan.config;
     let notices = core_context.map(|of| of.notices);
     InternalRoutes::of_site(&config.sites[site], |index, files| {
-        let route = &config.sites[site].routes[index];
-        let opened = Files::new(build_route_files(config, (site, index), files, cores, notices));
+        let id = RouteId { site, route: index };
+        let route = config.route(id);
+        let opened = Files::new(build_route_files(config, id, files, cores, notices));
         let opened =
             opened.map_err(|error| add_config_place("files", "route", route.line.as_ref(), error))?;
         let mut steps = std::mem::take(&mut routes[index].steps);
@@ -568,12 +572,13 @@ fn build_internal_routes(
 /// Returns the cache settings of a route.
 fn build_route_cache(
     plan: &ServerPlan,
-    (site, index): (usize, usize),
+    id: RouteId,
     core_context: Option<CoreContext<'_>>,
 ) -> Option<RouteCache> {
     let config = &plan.config;
-    let policy = config.settings(Some(site), Some(index)).cache?;
-    let place = plan.cache_locations.get(site)?.of(index);
+    let settings = config.route_settings(id);
+    let policy = settings.cache?;
+    let place = plan.cache_locations.get(id.site)?.of(id.route);
     let access = |purge: &CachePurge| PurgeAccess {
         token: match (&purge.token, &purge.token_file) {
             (Some(token), _) => Some(PurgeToken::new(token.as_bytes())),
@@ -585,14 +590,12 @@ fn build_route_cache(
     };
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
     // Stored content is modified for each client, so it cannot be stored compressed.
-    let is_edited = !config.settings(Some(site), Some(index)).replace.is_empty();
-    let dictionaries = dictionaries::route_transport(config, plan.dictionaries.as_ref(), (site, index));
+    let is_edited = !settings.replace.is_empty();
+    let dictionaries = dictionaries::route_transport(config, plan.dictionaries.as_ref(), id);
     Some(RouteCache {
         cache: plan.cache.clone()?,
-        rules: Rc::new(
-            CacheRules::new(policy, place).with_written_fields(config.sites[site].routes[index].proxy()),
-        ),
-        compresses: config.settings(Some(site), Some(index)).compress.is_some() && !is_edited,
+        rules: Rc::new(CacheRules::new(policy, place).with_written_fields(config.route(id).proxy())),
+        compresses: settings.compress.is_some() && !is_edited,
         dictionaries: dictionaries.filter(|_| !is_edited).map(Rc::new),
         purge,
     })

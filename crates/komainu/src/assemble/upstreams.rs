@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use admission::auth::{Auth, AuthKind};
+use config::matcher::RouteId;
 use config::{Config, EncodedSlashes};
 use failure::IoFailure;
 use hosting::cgi_programs;
@@ -69,9 +70,9 @@ impl GroupPlan {
             groups.add_group(name.clone(), group_options(proxy, files)?, &mut before)?;
         }
         for (site_index, site) in config.sites.iter().enumerate() {
-            let ways = site.routes.iter().enumerate().map(|(index, route)| {
-                let encoded_slashes = config.settings(Some(site_index), Some(index)).encoded_slashes;
-                groups.build_upstream_route((site, route, encoded_slashes), &named, &mut before, spill, files)
+            let ways = (0..site.routes.len()).map(|route| {
+                let id = RouteId { site: site_index, route };
+                groups.build_upstream_route(config, id, &named, &mut before, spill, files)
             });
             let ways = ways.collect::<io::Result<Vec<_>>>()?;
             groups.routes.push(ways);
@@ -100,7 +101,7 @@ impl GroupPlan {
     }
 
     /// Returns the upstream route of a route; `None` if it does not proxy.
-    pub(crate) fn upstream_route(&self, site: usize, route: usize) -> Option<&UpstreamRoute> {
+    pub(crate) fn upstream_route(&self, RouteId { site, route }: RouteId) -> Option<&UpstreamRoute> {
         self.routes.get(site)?.get(route)?.as_ref()
     }
 
@@ -145,12 +146,14 @@ impl GroupPlan {
 
     fn build_upstream_route(
         &mut self,
-        (site, route, encoded_slashes): (&config::Site, &config::Route, EncodedSlashes),
+        config: &Config,
+        id: RouteId,
         named: &HashMap<&str, usize>,
         before: &mut GroupReload,
         spill: &Arc<SpillStore>,
         files: &ConfigFiles,
     ) -> io::Result<Option<UpstreamRoute>> {
+        let (site, route) = (&config.sites[id.site], config.route(id));
         let Some(proxy) = route.proxy() else { return Ok(None) };
         let shares = |name: &String| named.get(name.as_str()).copied();
         let group = match proxy.upstream.as_ref().and_then(shares) {
@@ -161,7 +164,7 @@ impl GroupPlan {
         let is_of_cgi = |server: &UpstreamServer| matches!(server.protocol, UpstreamProtocol::Cgi(_));
         let are_of_cgi = self.shared[group].options().servers.iter().all(is_of_cgi);
         let mut options = route_options(route, proxy, are_of_cgi);
-        options.cgi.keeps_encoded_slashes = encoded_slashes == EncodedSlashes::Keep;
+        options.cgi.keeps_encoded_slashes = config.route_settings(id).encoded_slashes == EncodedSlashes::Keep;
         options.request.routing_fields = site.condition_fields();
         Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
     }

@@ -194,8 +194,8 @@ impl config::matcher::ConditionFields for ExplainedFields<'_> {
 
 /// Names the directives of a route that may refuse a request, in the order of their steps.
 fn explain_guards(config: &Config, found: RouteId) -> Option<String> {
-    let (site, route) = (&config.sites[found.site], &config.sites[found.site].routes[found.route]);
-    let settings = config.settings(Some(found.site), Some(found.route));
+    let (site, route) = (&config.sites[found.site], config.route(found));
+    let settings = config.route_settings(found);
     let asked = [
         ("`allow`", !settings.allow.is_empty()),
         ("`deny`", !settings.deny.is_empty()),
@@ -213,22 +213,18 @@ fn explain_guards(config: &Config, found: RouteId) -> Option<String> {
 
 /// Explains that the site or route refuses the client.
 fn explain_client_refusal(config: &Config, found: RouteId, client: IpAddr) -> Option<String> {
-    let access = ClientAccess::of_route(&config.settings(Some(found.site), Some(found.route)));
+    let access = ClientAccess::of_route(&config.route_settings(found));
     let is_admitted = access.admits(Peer::Tcp((client, 0).into()));
     (!is_admitted).then(|| format!("  but the client {client} gets 403 (`allow`, `deny`)\n"))
 }
 
 /// Explains that the route refuses an encoded slash.
-fn explain_path_refusal(
-    config: &Config,
-    RouteId { site, route }: RouteId,
-    raw_path: &[u8],
-) -> Option<String> {
+fn explain_path_refusal(config: &Config, id: RouteId, raw_path: &[u8]) -> Option<String> {
     if !has_encoded_slash(raw_path) {
         return None;
     }
-    let found = &config.sites[site].routes[route];
-    let kept = config.settings(Some(site), Some(route)).encoded_slashes == EncodedSlashes::Keep;
+    let found = config.route(id);
+    let kept = config.route_settings(id).encoded_slashes == EncodedSlashes::Keep;
     let why = match (kept, &found.action, &found.otherwise) {
         (false, ..) => "`encoded_slashes` is \"refuse\"",
         (true, Action::Files(_), None) => "no file has a slash in its name",

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use admission::queue::RequestQueue;
+use config::matcher::RouteId;
 use config::{Config, HiddenRouteKind, PartOf};
 use http::{Fields, Name, Status};
 use logging::Level;
@@ -328,18 +329,13 @@ impl QueuePlan {
 
     /// Returns the queue of a route for one core. Branches share the queue of their route; mirrored requests
     /// are not queued.
-    pub fn of(
-        &self,
-        site: usize,
-        (index, route): (usize, &config::Route),
-        notices: Option<&ErrorLog>,
-    ) -> Option<QueueRule> {
-        let index = match &route.part_of {
-            None => index,
+    pub fn of(&self, config: &Config, id: RouteId, notices: Option<&ErrorLog>) -> Option<QueueRule> {
+        let index = match &config.route(id).part_of {
+            None => id.route,
             Some(PartOf { kind: HiddenRouteKind::Mirror, .. }) => return None,
             Some(PartOf { route, .. }) => *route,
         };
-        let (options, queue) = self.0.get(site)?.get(index)?.as_ref()?;
+        let (options, queue) = self.0.get(id.site)?.get(index)?.as_ref()?;
         Some(QueueRule { queue: queue.clone(), age: options.age.into(), notices: notices.cloned() })
     }
 
