@@ -34,6 +34,7 @@ use process::config_files::{ConfigFiles, FILE_BYTES_MAX};
 use reload::KeptState;
 use times::{AtomicMoment, Millis, Moment};
 
+use crate::auth::resources::AuthResources;
 use crate::limit::add_client;
 
 /// Default time for which verified credentials are cached.
@@ -113,7 +114,7 @@ impl PasswordPlan {
     pub(super) fn new(
         auths: &[&Auth],
         kept: &mut KeptState,
-        (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
+        resources: AuthResources<'_>,
         cores: usize,
     ) -> io::Result<PasswordPlan> {
         let pool = kept.share("passwords", || OffloadPool::new(cores.div_ceil(2)));
@@ -123,10 +124,7 @@ impl PasswordPlan {
                 continue;
             };
             let is_unchanged = |shared: &Arc<SharedPasswords>| shared.config == *auth;
-            let make = || {
-                let place = (files.clone(), memory.clone(), notices.cloned());
-                SharedPasswords::new((auth, path), place, plan.pool.clone()).map(Arc::new)
-            };
+            let make = || SharedPasswords::new(auth, path, resources, plan.pool.clone()).map(Arc::new);
             let named = |error: io::Error| {
                 error.attempting(format_args!("`auth.basic` {}", path.display())).about(path)
             };
@@ -143,25 +141,27 @@ impl PasswordPlan {
 
 impl SharedPasswords {
     fn new(
-        (of, path): (&Auth, &Path),
-        (files, memory, notices): (ConfigFiles, MemoryBudget, Option<ErrorLog>),
+        auth: &Auth,
+        path: &Path,
+        resources: AuthResources<'_>,
         pool: OffloadPool,
     ) -> io::Result<SharedPasswords> {
-        let users = Users::read(&files, path, None)?.ok_or_else(|| io::Error::other("it cannot be read"))?;
+        let AuthResources { files, memory, notices } = resources;
+        let users = Users::read(files, path, None)?.ok_or_else(|| io::Error::other("it cannot be read"))?;
         let account = || {
             let memory = memory.clone();
             Arc::new(move |before, after| memory.change(before, after))
         };
-        let failures = of.failures.map(|rate| {
+        let failures = auth.failures.map(|rate| {
             let quota = Quota::new(rate.count, rate.period, rate.count.saturating_sub(1));
             let options =
                 LimiterOptions { quota, delay_max: Duration::ZERO, delayed_max: 0, keys_max: KEYS_MAX };
             Arc::new(Limiter::new(options, account()))
         });
         Ok(SharedPasswords {
-            config: of.clone(),
+            config: auth.clone(),
             path: path.to_owned(),
-            files,
+            files: files.clone(),
             users: Mutex::new(Arc::new(users)),
             checked_at: AtomicMoment::default(),
             last_error: Mutex::default(),
@@ -169,8 +169,8 @@ impl SharedPasswords {
             failures,
             pending: Mutex::default(),
             pool,
-            memory,
-            notices,
+            memory: memory.clone(),
+            notices: notices.cloned(),
         })
     }
 

@@ -18,11 +18,13 @@ use failure::{Failure, IoFailure};
 use http::{Fields, Name, Status};
 use logging::Level;
 use logging::notice::ErrorLog;
-use net::{Core, Exchange, Fault, MemoryBudget, Request};
+use net::{Core, Exchange, Fault, Request};
 use process::config_files::ConfigFiles;
 use proxy::{FetchLimits, FetchRequest, Proxy};
 use reload::KeptState;
 use times::{AtomicMoment, Millis, Moment, UnixSeconds};
+
+use crate::auth::resources::AuthResources;
 
 /// Maximum verifications in progress or queued, of all cores together.
 const PENDING_MAX: usize = 256;
@@ -104,13 +106,13 @@ impl JwtPlan {
     pub(super) fn new(
         auths: &[&Auth],
         kept: &mut KeptState,
-        (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
+        resources: AuthResources<'_>,
     ) -> io::Result<JwtPlan> {
         let mut plan = JwtPlan::default();
         for &auth in auths {
             let Some(AuthKind::Jwt(jwt)) = auth.kind().filter(|_| plan.of(auth).is_none()) else { continue };
             let is_unchanged = |shared: &Arc<SharedJwt>| shared.config == *auth;
-            let make = || SharedJwt::new(auth, jwt, (files, memory, notices)).map(Arc::new);
+            let make = || SharedJwt::new(auth, jwt, resources).map(Arc::new);
             let shared = kept.try_keep_if((), is_unchanged, make)?;
             shared.read_file()?;
             if let (Some(file), Some(0)) = (&jwt.jwks_file, shared.key_count()) {
@@ -129,13 +131,9 @@ impl JwtPlan {
 }
 
 impl SharedJwt {
-    fn new(
-        auth: &Auth,
-        jwt: &JwtAuth,
-        (files, memory, notices): (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
-    ) -> io::Result<SharedJwt> {
+    fn new(auth: &Auth, jwt: &JwtAuth, resources: AuthResources<'_>) -> io::Result<SharedJwt> {
         let secret = hmac::Key::generate(hmac::HMAC_SHA256, &aws_lc_rs::rand::SystemRandom::new());
-        let memory = memory.clone();
+        let memory = resources.memory.clone();
         let account = Arc::new(move |before, after| memory.change(before, after));
         Ok(SharedJwt {
             config: auth.clone(),
@@ -148,8 +146,8 @@ impl SharedJwt {
             verified: ExpiringCache::new(CACHED_MAX, CACHED_BYTES_MAX, account),
             secret: secret.map_err(|_| io::Error::other("the system has no random numbers"))?,
             pending: AtomicUsize::new(0),
-            files: files.clone(),
-            notices: notices.cloned(),
+            files: resources.files.clone(),
+            notices: resources.notices.cloned(),
         })
     }
 

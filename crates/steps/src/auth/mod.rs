@@ -4,6 +4,7 @@
 //! A successful check may set request fields that identify the client. These fields always come from this
 //! server: values sent by the client are removed.
 
+mod resources;
 mod basic;
 mod auth_server;
 mod jwt;
@@ -15,14 +16,14 @@ use std::sync::Arc;
 use admission::auth::{Auth, AuthKind};
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
-use net::{Core, Exchange, Fault, MemoryBudget, Request};
-use process::config_files::ConfigFiles;
+use net::{Core, Exchange, Fault, Request};
 use proxy::Proxy;
 use reload::KeptState;
 
 use crate::auth::auth_server::{AuthServerPlan, RouteAuthServer};
 use crate::auth::basic::{PasswordPlan, SharedPasswords};
 use crate::auth::jwt::{JwtPlan, JwtRoute};
+pub use crate::auth::resources::AuthResources;
 pub use crate::auth::signed::parse_keys as url_keys;
 use crate::auth::signed::{SignedPlan, SignedUrls};
 use crate::flow::Flow;
@@ -75,14 +76,14 @@ impl AuthPlan {
     pub fn new(
         sites: &[Vec<&Auth>],
         kept: &mut KeptState,
-        resources: (&ConfigFiles, &MemoryBudget, Option<&ErrorLog>),
+        resources: AuthResources<'_>,
         cores: usize,
     ) -> io::Result<AuthPlan> {
         let auths = &sites.concat();
         let passwords = PasswordPlan::new(auths, kept, resources, cores)?;
-        let asked = AuthServerPlan::new(auths, kept, resources.1)?;
+        let asked = AuthServerPlan::new(auths, kept, resources.memory)?;
         let tokens = JwtPlan::new(auths, kept, resources)?;
-        let signed = SignedPlan::new(auths, resources.0)?;
+        let signed = SignedPlan::new(auths, resources.files)?;
         let identity_fields = sites.iter().map(|auths| identity_fields(auths)).collect();
         Ok(AuthPlan { passwords, auth_servers: asked, tokens, signed, identity_fields })
     }
@@ -93,10 +94,11 @@ impl AuthPlan {
         site: usize,
         auth: Option<&Auth>,
         proxy: impl FnOnce(&Auth) -> Option<Proxy>,
-        (core, notices): (Option<&Core>, Option<&ErrorLog>),
+        core: Option<&Core>,
+        notices: Option<&ErrorLog>,
     ) -> Option<RouteAuth> {
         let removed = self.identity_fields.get(site).cloned().unwrap_or_default();
-        let check = auth.and_then(|auth| self.check(auth, proxy, (core, notices)));
+        let check = auth.and_then(|auth| self.check(auth, proxy, core, notices));
         (check.is_some() || !removed.is_empty()).then_some(RouteAuth { removed_fields: removed, check })
     }
 
@@ -104,7 +106,8 @@ impl AuthPlan {
         &self,
         auth: &Auth,
         proxy: impl FnOnce(&Auth) -> Option<Proxy>,
-        (core, notices): (Option<&Core>, Option<&ErrorLog>),
+        core: Option<&Core>,
+        notices: Option<&ErrorLog>,
     ) -> Option<AuthCheck> {
         match auth.kind()? {
             AuthKind::Basic(_) => self.passwords.of(auth).map(AuthCheck::Passwords),
