@@ -188,7 +188,7 @@ impl<'c> Call<'c> {
             self.pending.record_costs(exchange.notes());
             let ReceivedParts { head, body_end, stop } = gathered;
             if let Some(ReceivedPart { part: ResponsePart::Aborted(reason), .. }) = stop {
-                return self.handle_abort(exchange, buffer, head, (body_end, reason)).await;
+                return self.handle_abort(exchange, buffer, head, body_end, reason).await;
             }
             if let (None, false, Some(ReceivedPart { part: ResponsePart::File(part), is_last: false })) =
                 (head, exchange.has_begun(), stop)
@@ -253,7 +253,8 @@ impl<'c> Call<'c> {
         exchange: &mut Exchange<'_>,
         buffer: &[u8],
         head: Option<usize>,
-        (body_end, reason): (usize, u32),
+        body_end: usize,
+        reason: u32,
     ) -> Result<Option<CallOutcome>, Fault> {
         if self.closed_reported {
             return Err(Fault::Disconnected);

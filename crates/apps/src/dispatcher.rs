@@ -194,7 +194,8 @@ impl Dispatcher {
         head: &[u8],
         body: &[u8],
         last: bool,
-        (measure, places): (Measure, HeldPermits),
+        measure: Measure,
+        places: HeldPermits,
     ) -> Result<(PendingRequest, usize), SubmitError> {
         let (waits, has_slot) = {
             let server = self.server.borrow();

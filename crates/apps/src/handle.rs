@@ -119,7 +119,7 @@ impl Handle {
                 MeasuredCosts::Cpu => Measure::Cpu,
                 MeasuredCosts::All => Measure::All,
             };
-            let ended = match self.submit(exchange, mount, &mut upload, (upgrade_request.as_ref(), measure)) {
+            let ended = match self.submit(exchange, mount, &mut upload, upgrade_request.as_ref(), measure) {
                 Ok(mut call) => call.run(exchange).await?,
                 Err(NotSubmitted::LoadFailed(failure)) => return self.send_failure(exchange, &failure).await,
                 Err(NotSubmitted::Refused(SubmitError::HeadTooLarge)) => {
@@ -172,7 +172,8 @@ impl Handle {
         exchange: &Exchange<'_>,
         mount: &Mount<'_>,
         upload: &'c mut Upload,
-        (upgrade_request, measure): (Option<&'c UpgradeRequest>, Measure),
+        upgrade_request: Option<&'c UpgradeRequest>,
+        measure: Measure,
     ) -> Result<Call<'c>, NotSubmitted> {
         let inner = &*self.0;
         if let Some(failure) = &*inner.load_failure.borrow() {
@@ -206,7 +207,7 @@ impl Handle {
             // A WebSocket client's messages are the body.
             Ok(()) => {
                 let is_last = upload.is_last() && upgrade_request.is_none();
-                dispatcher.submit(&head, upload.ahead(), is_last, (measure, exchange.permits()))
+                dispatcher.submit(&head, upload.ahead(), is_last, measure, exchange.permits())
             }
             Err(_) => Err(SubmitError::HeadTooLarge),
         };

@@ -89,9 +89,7 @@ async fn switch(
     loop {
         match read(link, &mut bytes)? {
             None => {
-                exchange
-                    .wait_either(Interest::GONE, (&*link, link.interest(Interest::READ)), deadline)
-                    .await?
+                exchange.wait_either(Interest::GONE, link, link.interest(Interest::READ), deadline).await?
             }
             Some(0) => return Ok(Err(Status::BAD_GATEWAY)),
             Some(_) => match head.parse(&bytes, Method::Get, &limits) {

@@ -121,13 +121,8 @@ impl Disk {
         report: DiskReport,
     ) -> io::Result<Disk> {
         let files_max = usize::try_from(options.index_bytes_max / FILE_BYTES).unwrap_or(usize::MAX);
-        let shared = DiskShared::new(
-            folder,
-            (options.disk.bytes_max, files_max),
-            options.retry_pause,
-            account,
-            report,
-        );
+        let shared =
+            DiskShared::new(folder, options.disk.bytes_max, files_max, options.retry_pause, account, report);
         let shared = Arc::new(shared);
         let (orders, received) = channel();
         let theirs = shared.clone();

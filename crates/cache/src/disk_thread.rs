@@ -96,7 +96,8 @@ impl fmt::Debug for DiskShared {
 impl DiskShared {
     pub(crate) fn new(
         folder: DiskFolder,
-        (bytes_max, files_max): (u64, usize),
+        bytes_max: u64,
+        files_max: usize,
         retry: Duration,
         account: Arc<dyn Fn(u64, u64) + Send + Sync>,
         report: DiskReport,

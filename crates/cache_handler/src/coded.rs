@@ -142,7 +142,7 @@ impl StoredDelta<'_, '_> {
             Some(hash) => hash,
             None => self.hashed().await?.hash,
         };
-        let body = match self.transport.start(&choice, (&hash, self.object.body.len()))? {
+        let body = match self.transport.start(&choice, &hash, self.object.body.len())? {
             DeltaStart::Ready(body) => body,
             DeltaStart::Compress(..) if self.exchange.core().memory().pressure() >= Pressure::High => {
                 return None;

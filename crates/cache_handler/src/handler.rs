@@ -356,7 +356,7 @@ impl RouteCache {
             }
             return match head {
                 FillHead::Response(response) => {
-                    self.send_response(exchange, &response, (reader, cancels), &miss).await
+                    self.send_response(exchange, &response, reader, cancels, &miss).await
                 }
                 FillHead::Stored(object, how) => {
                     self.send_validated(exchange, &object, how, miss.matched).await
@@ -488,7 +488,8 @@ impl RouteCache {
         &self,
         exchange: &mut Exchange<'_>,
         response: &FillResponse,
-        reader: (FillReader, bool),
+        reader: FillReader,
+        cancels: bool,
         miss: &Miss,
     ) -> Result<(), Fault> {
         let transport = self.dictionaries_for(miss.matched).filter(|_| response.outcome.is_ok());
@@ -497,7 +498,7 @@ impl RouteCache {
             transport.use_of(&exchange.request(), response.status, &fields)
         });
         let value = dictionary.map(|used| used.value);
-        write_filled(exchange, response, reader, miss.forward_reason, value.as_deref()).await
+        write_filled(exchange, response, reader, cancels, miss.forward_reason, value.as_deref()).await
     }
 
     /// Returns the compression dictionaries of the route. `None` if responses under these rules may be

@@ -135,7 +135,8 @@ impl HeadToSend<'_> {
 pub(crate) async fn write_filled(
     exchange: &mut Exchange<'_>,
     response: &FillResponse,
-    (reader, cancels): (FillReader, bool),
+    reader: FillReader,
+    cancels: bool,
     reason: ForwardReason,
     dictionary: Option<&[u8]>,
 ) -> Result<(), Fault> {

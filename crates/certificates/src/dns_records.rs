@@ -33,7 +33,8 @@ impl DnsRecords {
     /// Reason why it could not be added.
     pub(crate) async fn add(
         &self,
-        (name, value): (&str, &str),
+        name: &str,
+        value: &str,
         now: SystemTime,
         intervals: &Intervals,
     ) -> Result<String, Failure> {
@@ -55,7 +56,8 @@ impl DnsRecords {
     /// Reason why it could not be removed.
     pub(crate) async fn remove(
         &self,
-        (name, value): (&str, &str),
+        name: &str,
+        value: &str,
         now: SystemTime,
         intervals: &Intervals,
     ) -> Result<String, Failure> {

@@ -313,7 +313,7 @@ impl<'a> OrderContext<'a> {
             let (ChallengeResponse::Record(name, value), Some(dns)) = (one, &self.options.dns) else {
                 continue;
             };
-            match dns.remove((name, value), (self.now)(), self.intervals).await {
+            match dns.remove(name, value, (self.now)(), self.intervals).await {
                 Ok(said) => self.log_hook_output(subject, &said),
                 Err(error) => {
                     self.sink.warn(&format!("certificates: {subject}: the record {name} stays: {error}"));
@@ -487,7 +487,7 @@ impl<'a> OrderContext<'a> {
                 let value = response.dns_value();
                 // Registered even if this fails, because a request without an answer may have been executed.
                 shown.push(ChallengeResponse::Record(name.clone(), value.clone()));
-                let said = dns.add((&name, &value), (self.now)(), self.intervals).await?;
+                let said = dns.add(&name, &value, (self.now)(), self.intervals).await?;
                 self.log_hook_output(subject, &said);
             }
         }

@@ -228,7 +228,8 @@ impl Dictionaries {
     pub fn delta(
         self: &Arc<Self>,
         dictionary: &HashedContent,
-        (content, length): (&DictionaryHash, u64),
+        content: &DictionaryHash,
+        length: u64,
         coding: DictionaryCoding,
     ) -> Delta {
         let key = DeltaKey { dictionary: dictionary.hash, content: *content, coding };
@@ -360,7 +361,7 @@ impl DeltaJob {
             return None;
         }
         let dictionary = self.dictionary.bytes();
-        let made = compress_with(self.key.coding, effort, (&self.key.dictionary, &dictionary), content);
+        let made = compress_with(self.key.coding, effort, &self.key.dictionary, &dictionary, content);
         // Out of memory: a later request may try again.
         let made = made.ok()?.filter(|made| made.len() < content.len()).map(Arc::from);
         self.result = Some(made.clone());
@@ -403,8 +404,8 @@ mod tests {
         HashedContent::new([Arc::from(bytes)].into())
     }
 
-    fn of(content: &HashedContent) -> (&DictionaryHash, u64) {
-        (&content.hash, content.len() as u64)
+    fn delta(all: &Arc<Dictionaries>, old: &HashedContent, new: &HashedContent) -> Delta {
+        all.delta(old, &new.hash, new.len() as u64, DictionaryCoding::Brotli)
     }
 
     fn dictionaries(limits: DictionaryLimits) -> (Arc<Dictionaries>, Arc<AtomicI64>) {
@@ -429,11 +430,11 @@ mod tests {
         assert!(all.find(URL.origin, &new.hash, 50).is_none());
         assert!(all.find(URL.origin, &old.hash, 100).is_none(), "clients do not use it any more");
         let found = all.find(URL.origin, &old.hash, 99).unwrap();
-        let Delta::Job(job) = all.delta(&found, of(&new), DictionaryCoding::Brotli) else { panic!() };
-        assert!(matches!(all.delta(&found, of(&new), DictionaryCoding::Brotli), Delta::None), "under way");
+        let Delta::Job(job) = delta(&all, &found, &new) else { panic!() };
+        assert!(matches!(delta(&all, &found, &new), Delta::None), "under way");
         let made = job.run(Effort::Fast, &new.bytes()).unwrap();
         assert_eq!(decompress(DictionaryCoding::Brotli, &old.bytes(), &made), new.bytes());
-        let Delta::Ready(again) = all.delta(&found, of(&new), DictionaryCoding::Brotli) else { panic!() };
+        let Delta::Ready(again) = delta(&all, &found, &new) else { panic!() };
         assert!(Arc::ptr_eq(&again, &made));
         assert_eq!(held.load(Ordering::Relaxed) as u64, all.held_bytes());
         drop(all);
@@ -445,7 +446,7 @@ mod tests {
         let (all, held) = dictionaries(DictionaryLimits::default());
         let contents: Vec<_> = (0..4u8).map(|n| content(&[n; 100])).collect();
         all.remember(URL, &contents[0], 100);
-        let begin = |n: usize| all.delta(&contents[0], of(&contents[n]), DictionaryCoding::Zstd);
+        let begin = |n: usize| delta(&all, &contents[0], &contents[n]);
         let jobs = [begin(1), begin(2)];
         assert!(jobs.iter().all(|job| matches!(job, Delta::Job(_))));
         assert!(matches!(begin(3), Delta::None));
@@ -462,9 +463,9 @@ mod tests {
         let old = content(b"abc");
         let new = content(b"xyz");
         all.remember(URL, &old, 100);
-        let Delta::Job(job) = all.delta(&old, of(&new), DictionaryCoding::Brotli) else { panic!() };
+        let Delta::Job(job) = delta(&all, &old, &new) else { panic!() };
         assert!(job.run(Effort::Fast, &new.bytes()).is_none());
-        assert!(matches!(all.delta(&old, of(&new), DictionaryCoding::Brotli), Delta::None));
+        assert!(matches!(delta(&all, &old, &new), Delta::None));
         assert_eq!(all.state().jobs, 0);
     }
 

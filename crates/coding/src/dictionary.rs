@@ -60,7 +60,8 @@ pub fn hash<'p>(pieces: impl Iterator<Item = &'p [u8]>) -> DictionaryHash {
 pub fn compress_with(
     coding: DictionaryCoding,
     effort: Effort,
-    (hash, dictionary): (&DictionaryHash, &[u8]),
+    hash: &DictionaryHash,
+    dictionary: &[u8],
     bytes: &[u8],
 ) -> io::Result<Option<Vec<u8>>> {
     let fits = |bytes: &[u8]| (2..=DICTIONARY_BYTES_MAX).contains(&bytes.len());
@@ -68,9 +69,9 @@ pub fn compress_with(
         return Ok(None);
     }
     match coding {
-        DictionaryCoding::Brotli => brotli(effort, (hash, dictionary), bytes).map(Some),
+        DictionaryCoding::Brotli => brotli(effort, hash, dictionary, bytes).map(Some),
         DictionaryCoding::Zstd if dictionary.starts_with(&ZSTD_TRAINED) => Ok(None),
-        DictionaryCoding::Zstd => zstd(effort, (hash, dictionary), bytes).map(Some),
+        DictionaryCoding::Zstd => zstd(effort, hash, dictionary, bytes).map(Some),
     }
 }
 
@@ -79,7 +80,7 @@ fn window_bits(bytes: usize) -> u32 {
     (usize::BITS - bytes.leading_zeros()).max(WINDOW_BITS_MIN)
 }
 
-fn brotli(effort: Effort, (hash, dictionary): (&DictionaryHash, &[u8]), bytes: &[u8]) -> io::Result<Vec<u8>> {
+fn brotli(effort: Effort, hash: &DictionaryHash, dictionary: &[u8], bytes: &[u8]) -> io::Result<Vec<u8>> {
     let params = brotli::enc::BrotliEncoderParams {
         quality: effort.select([5, 7, 11]),
         // The usable window is 16 bytes smaller than its size.
@@ -102,7 +103,7 @@ fn brotli(effort: Effort, (hash, dictionary): (&DictionaryHash, &[u8]), bytes: &
     Ok(compressed)
 }
 
-fn zstd(effort: Effort, (hash, dictionary): (&DictionaryHash, &[u8]), bytes: &[u8]) -> io::Result<Vec<u8>> {
+fn zstd(effort: Effort, hash: &DictionaryHash, dictionary: &[u8], bytes: &[u8]) -> io::Result<Vec<u8>> {
     let compressed = [&ZSTD_MAGIC[..], hash].concat();
     let level = effort.select([3, 12, 19]);
     let mut encoder = zstd::stream::write::Encoder::with_ref_prefix(compressed, level, dictionary)?;
@@ -164,7 +165,7 @@ pub(crate) mod tests {
                     _ => &[Effort::Fast, Effort::Balanced, Effort::Small],
                 };
                 for &effort in efforts {
-                    let coded = compress_with(coding, effort, (&hash, &old), &new).unwrap().unwrap();
+                    let coded = compress_with(coding, effort, &hash, &old, &new).unwrap().unwrap();
                     assert_eq!(decompress(coding, &old, &coded), new, "{coding:?} {effort:?} {lines}");
                     assert!(
                         lines < 60 || coded.len() < 60 + new.len() / 50,
@@ -182,7 +183,7 @@ pub(crate) mod tests {
         old[..4].copy_from_slice(&ZSTD_TRAINED);
         let with = |coding, dictionary: &[u8], bytes: &[u8]| {
             let hash = hash([dictionary].into_iter());
-            compress_with(coding, Effort::Fast, (&hash, dictionary), bytes).unwrap()
+            compress_with(coding, Effort::Fast, &hash, dictionary, bytes).unwrap()
         };
         assert_eq!(with(DictionaryCoding::Zstd, &old, &new), None);
         assert!(with(DictionaryCoding::Brotli, &old, &new).is_some());

@@ -260,8 +260,10 @@ impl Branch {
 
 /// Checks the table of a route or branch: it must have one action, or `files` with a fallback.
 pub(crate) fn check_actions(
-    (action, otherwise): (&mut Action, &mut Option<Action>),
-    (what, names): (&str, &[&str]),
+    action: &mut Action,
+    otherwise: &mut Option<Action>,
+    what: &str,
+    names: &[&str],
     node: &Node,
     check: &mut Checker,
 ) {
@@ -301,7 +303,7 @@ fn branch_agrees(branch: &mut Branch, node: &Node, check: &mut Checker) {
     branch.line = Some(check.line_of(&node.span));
     // Neither scripts, programs nor further branches.
     let names = &Action::ACTION_NAMES[..Action::ACTION_NAMES.len() - 3];
-    check_actions((&mut branch.action, &mut branch.otherwise), ("a branch", names), node, check);
+    check_actions(&mut branch.action, &mut branch.otherwise, "a branch", names, node, check);
 }
 
 fn split_agrees(split: &mut Split, node: &Node, check: &mut Checker) {

@@ -27,10 +27,10 @@ pub(crate) fn warn_of_unguarded_paths(routes: &[Node], check: &mut Checker) {
             };
             match name.strip_suffix("/*") {
                 Some(folder) if !folder.is_empty() && !folder.contains('*') => {
-                    warn_of_unguarded_folder((route, path), folder, guard, (routes, later), check);
+                    warn_of_unguarded_folder(route, path, folder, guard, routes, later, check);
                 }
                 None if !name.ends_with('/') && !name.contains(['*', '.']) => {
-                    warn_of_unguarded_subpaths((route, path), name, guard, (routes, later), check);
+                    warn_of_unguarded_subpaths(route, path, name, guard, routes, later, check);
                 }
                 _ => {}
             }
@@ -40,10 +40,12 @@ pub(crate) fn warn_of_unguarded_paths(routes: &[Node], check: &mut Checker) {
 
 /// Warns if `/admin/*` is guarded, and `/admin` goes to another route.
 fn warn_of_unguarded_folder(
-    (route, path): (&Node, &Node),
+    route: &Node,
+    path: &Node,
     folder: &str,
     guard: &str,
-    (routes, later): (&[Node], &[Node]),
+    routes: &[Node],
+    later: &[Node],
     check: &mut Checker,
 ) {
     let before = &routes[..routes.len() - later.len()];
@@ -63,10 +65,12 @@ fn warn_of_unguarded_folder(
 
 /// Warns if `/admin` is guarded, and the paths below it go to another route.
 fn warn_of_unguarded_subpaths(
-    (route, path): (&Node, &Node),
+    route: &Node,
+    path: &Node,
     name: &str,
     guard: &str,
-    (routes, later): (&[Node], &[Node]),
+    routes: &[Node],
+    later: &[Node],
     check: &mut Checker,
 ) {
     let below = format!("{name}/");

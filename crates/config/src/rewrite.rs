@@ -104,7 +104,8 @@ fn items(entry: &Entry) -> &[Node] {
 /// Checks the captures and rewrites of a route; `prefix` is the part before `$rest`. Returns whether the
 /// route has no action, so that the search begins again.
 pub(crate) fn check_rewrite(
-    (paths, prefix): (&[PathPattern], Option<&str>),
+    paths: &[PathPattern],
+    prefix: Option<&str>,
     rewrite: Option<&Template>,
     node: &Node,
     check: &mut Checker,

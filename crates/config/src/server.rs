@@ -416,7 +416,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     config.site_listeners = of_sites.iter().map(|one| one.listener.clone()).collect();
     let all: Vec<ConfiguredListener> = config.listen.iter().chain(&config.site_listeners).cloned().collect();
     check_streams(&config.streams, &all, node, check);
-    check_http3_ports(&config.streams, (&all, config.tls.http3), node, check);
+    check_http3_ports(&config.streams, &all, config.tls.http3, node, check);
     set_default_tls(config, node);
     check_tls(config, &of_sites, node, check);
     let streams = config.streams.iter().filter(|stream| !stream.is_udp());

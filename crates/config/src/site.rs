@@ -487,15 +487,10 @@ pub(crate) fn warn_of_unreachable_routes(routes: &[Route], nodes: &[Node], check
 
 fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
     route.line = Some(check.line_of(&node.span));
-    if check_rewrite((&route.path, route.prefix()), route.rewrite.as_ref(), node, check) {
+    if check_rewrite(&route.path, route.prefix(), route.rewrite.as_ref(), node, check) {
         route.action = Action::RewriteOnly;
     } else {
-        check_actions(
-            (&mut route.action, &mut route.otherwise),
-            ("a route", &Action::ACTION_NAMES),
-            node,
-            check,
-        );
+        check_actions(&mut route.action, &mut route.otherwise, "a route", &Action::ACTION_NAMES, node, check);
     }
     if let Some(entry) = node.entry("internal").filter(|_| route.internal)
         && (!matches!(route.action, Action::Files(_)) || route.otherwise.is_some())
@@ -508,10 +503,10 @@ fn route_agrees(route: &mut Route, node: &Node, check: &mut Checker) {
     check_replacements(route.replace.as_deref(), node, check);
     route_policy::warn_of_shared_pages(&route.cache, &route.path, node, check);
     mirror::check_faults(node, check);
-    check_prefix(route, (&route.action, &route.otherwise), node, check);
+    check_prefix(route, &route.action, &route.otherwise, node, check);
     if let Action::Split(split) = &route.action {
         for (branch, node) in split.branches.iter().zip(branch_nodes(node)) {
-            check_prefix(route, (&branch.action, &branch.otherwise), node, check);
+            check_prefix(route, &branch.action, &branch.otherwise, node, check);
         }
     }
 }
@@ -598,7 +593,8 @@ pub enum HiddenRouteKind {
 /// `strip_prefix = true` and `$rest` need a path that ends with `/*`.
 fn check_prefix(
     route: &Route,
-    (action, otherwise): (&Action, &Option<Action>),
+    action: &Action,
+    otherwise: &Option<Action>,
     node: &Node,
     check: &mut Checker,
 ) {

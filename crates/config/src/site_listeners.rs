@@ -142,7 +142,7 @@ pub(crate) fn check_hosts(top: &[ConfiguredListener], sites: &[Site], node: &Nod
             }
         };
         for (host, at) in hosts {
-            if let Some((first, address)) = claim_host(&mut seen, (&host, at), top, site) {
+            if let Some((first, address)) = claim_host(&mut seen, &host, at, top, site) {
                 let place = address.map_or_else(String::new, |address| format!(" at `{address}`"));
                 let title = match host.as_str() {
                     "" => format!("duplicate default site{place}"),
@@ -162,7 +162,8 @@ pub(crate) fn check_hosts(top: &[ConfiguredListener], sites: &[Site], node: &Nod
 /// common address.
 fn claim_host<'s>(
     seen: &mut HashMap<(String, ClaimScope<'s>), TextSpan>,
-    (host, at): (&str, &TextSpan),
+    host: &str,
+    at: &TextSpan,
     top: &[ConfiguredListener],
     site: &'s Site,
 ) -> Option<(TextSpan, Option<&'s Listen>)> {

@@ -339,7 +339,8 @@ fn check_protocol(stream: &Stream, node: &Node, check: &mut Checker) {
 /// `http3` whether they serve HTTP/3 by default.
 pub(crate) fn check_http3_ports(
     streams: &[Stream],
-    (listen, http3): (&[ConfiguredListener], bool),
+    listen: &[ConfiguredListener],
+    http3: bool,
     node: &Node,
     check: &mut Checker,
 ) {
@@ -401,7 +402,7 @@ pub(crate) fn check_streams(
                     let finding = check.error(&item.span, title, format!("taken by `{other}` already"));
                     finding.related(at.clone(), "given here").help("write the same address in both");
                 } else if other == address {
-                    check_names_differ(stream, &streams[*earlier], (item, &nodes[*earlier]), check);
+                    check_names_differ(stream, &streams[*earlier], item, &nodes[*earlier], check);
                 }
             }
             seen.push((address.clone(), index));
@@ -501,12 +502,7 @@ fn parse_server_name(text: &str) -> Result<HostPattern, InvalidValue> {
     }
 }
 
-fn check_names_differ(
-    stream: &Stream,
-    earlier: &Stream,
-    (item, before): (&Node, &Node),
-    check: &mut Checker,
-) {
+fn check_names_differ(stream: &Stream, earlier: &Stream, item: &Node, before: &Node, check: &mut Checker) {
     let same = stream.names.iter().find(|name| earlier.names.contains(name));
     let title = match (same, stream.names.is_empty() && earlier.names.is_empty()) {
         (Some(name), _) => format!("two streams on one address have the name `{name}`"),

@@ -46,7 +46,7 @@ pub(crate) async fn evaluate(
         return DictionaryEffects { value, variant: None };
     };
     let variant = match choice {
-        Some(choice) => compressed(transport, exchange, entry, (&hash, &choice)).await,
+        Some(choice) => compressed(transport, exchange, entry, &hash, &choice).await,
         None => None,
     };
     DictionaryEffects { value, variant }
@@ -90,13 +90,14 @@ async fn compressed(
     transport: &DictionaryTransport,
     exchange: &Exchange<'_>,
     entry: &Rc<FileEntry>,
-    (hash, choice): (&DictionaryHash, &DictionaryChoice),
+    hash: &DictionaryHash,
+    choice: &DictionaryChoice,
 ) -> Option<Rc<Variant>> {
     let variant = |bytes: Arc<[u8]>| Some(Rc::new(entry.compressed_with(choice.coding, bytes)));
     if has_current_copy(exchange, entry) {
         return variant(Arc::default());
     }
-    match transport.start(choice, (hash, entry.plain().length))? {
+    match transport.start(choice, hash, entry.plain().length)? {
         DeltaStart::Ready(bytes) => variant(bytes),
         DeltaStart::Compress(..) if exchange.core().memory().pressure() >= Pressure::High => None,
         DeltaStart::Compress(job, effort) => {

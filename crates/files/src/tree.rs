@@ -139,7 +139,7 @@ impl FileTree {
         let mut folder = false;
         for root in &self.roots {
             match root.open_path(path, mode)? {
-                OpenResult::File(file, stamp) => return self.load((root, path), file, stamp, mode),
+                OpenResult::File(file, stamp) => return self.load(root, path, file, stamp, mode),
                 OpenResult::Folder(_) => folder = true,
                 OpenResult::Missing => {}
                 OpenResult::Refused(reason) => return Ok(FoundEntry::Refused(reason)),
@@ -160,7 +160,7 @@ impl FileTree {
             let path = [folder, name.as_bytes()].concat();
             for root in &self.roots {
                 match root.open_path(&path, patience)? {
-                    OpenResult::File(file, stamp) => return self.load((root, &path), file, stamp, patience),
+                    OpenResult::File(file, stamp) => return self.load(root, &path, file, stamp, patience),
                     OpenResult::Refused(reason) => return Ok(FoundEntry::Refused(reason)),
                     OpenResult::Folder(_) | OpenResult::Missing => {}
                 }
@@ -194,7 +194,8 @@ impl FileTree {
     /// Loads the file at `path` of a root.
     fn load(
         &self,
-        (root, path): (&Root, &[u8]),
+        root: &Root,
+        path: &[u8],
         file: File,
         stamp: Stamp,
         patience: BlockingMode,
@@ -202,7 +203,7 @@ impl FileTree {
         let mut siblings = Vec::new();
         if !http::media::is_compressed(media::media_type(path)) && media::coding(path) == Coding::Identity {
             for &coding in &self.precompressed {
-                if let Some(piece) = self.sibling((root, path), coding, &stamp, patience)? {
+                if let Some(piece) = self.sibling(root, path, coding, &stamp, patience)? {
                     siblings.push((coding, piece));
                 }
             }
@@ -216,7 +217,8 @@ impl FileTree {
     /// sibling belongs to an older version of the file. A sibling in another root belongs to another file.
     fn sibling(
         &self,
-        (root, path): (&Root, &[u8]),
+        root: &Root,
+        path: &[u8],
         coding: Coding,
         of: &Stamp,
         patience: BlockingMode,

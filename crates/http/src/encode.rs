@@ -59,7 +59,7 @@ impl OutgoingFraming {
         common: &[u8],
         fields: &Fields,
     ) {
-        self.begin_head(out, version, (status, None), common);
+        self.begin_head(out, version, status, None, common);
         out.extend_from_slice(fields.as_bytes());
         out.extend_from_slice(b"\r\n");
     }
@@ -71,7 +71,8 @@ impl OutgoingFraming {
         &self,
         out: &mut Vec<u8>,
         version: Version,
-        (status, reason): (Status, Option<&[u8]>),
+        status: Status,
+        reason: Option<&[u8]>,
         common: &[u8],
     ) {
         match (status.line(), reason) {

@@ -284,7 +284,7 @@ fn write(mut output: LogOutput, inbox: &Receiver<LogCommand>, counts: &SinkCount
                     next = gather(&mut lines, inbox);
                 }
                 if output.remote.is_some() {
-                    output.send(&lines, (severity, log), counts)
+                    output.send(&lines, severity, log, counts)
                 } else {
                     output.write(&lines)
                 }
@@ -387,12 +387,7 @@ impl LogOutput {
     }
 
     /// Sends lines to the receiver. While it is unreachable they wait, unless arrival is unknown (UDP).
-    fn send(
-        &mut self,
-        mut lines: &[u8],
-        (severity, log): (SyslogSeverity, &'static str),
-        counts: &SinkCounts,
-    ) {
+    fn send(&mut self, mut lines: &[u8], severity: SyslogSeverity, log: &'static str, counts: &SinkCounts) {
         let (Some(remote), LogTarget::Remote(target)) = (&mut self.remote, &self.target) else { return };
         let keeps = target.keeps_lines();
         while let Err(SendError { bytes, error, retry_after: again }) = remote.send(lines, severity, log) {

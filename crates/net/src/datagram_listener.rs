@@ -253,7 +253,7 @@ impl<S: Service> Turn<'_, S> {
             }
         }
         self.has_begun |= !is_full;
-        self.endpoint.begin(from, self.settings.listener, gate_permit, serve, (bytes, stride));
+        self.endpoint.begin(from, self.settings.listener, gate_permit, serve, bytes, stride);
         Ok(())
     }
 

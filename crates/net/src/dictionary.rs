@@ -227,8 +227,13 @@ impl DictionaryTransport {
     /// Returns the compressed form of the content with that hash and length. `None` if it would not be
     /// smaller or if too many are being made; the response is then sent in another coding.
     #[must_use]
-    pub fn start(&self, choice: &DictionaryChoice, content: (&DictionaryHash, u64)) -> Option<DeltaStart> {
-        match self.dictionaries.delta(&choice.dictionary, content, choice.coding) {
+    pub fn start(
+        &self,
+        choice: &DictionaryChoice,
+        content: &DictionaryHash,
+        length: u64,
+    ) -> Option<DeltaStart> {
+        match self.dictionaries.delta(&choice.dictionary, content, length, choice.coding) {
             Delta::Ready(made) => Some(DeltaStart::Ready(made)),
             Delta::None => None,
             Delta::Job(job) => Some(DeltaStart::Compress(job, self.effort)),

@@ -413,7 +413,8 @@ impl Exchange<'_> {
     pub fn wait_either<'s>(
         &'s self,
         client: Interest,
-        (link, others): (&'s Link, Interest),
+        link: &'s Link,
+        others: Interest,
         deadline: Moment,
     ) -> impl Future<Output = Result<(), Fault>> + 's {
         let is_done = move || self.lane.is_met_by_buffers(client) || link.is_met_by_buffers(others);
@@ -428,7 +429,8 @@ impl Exchange<'_> {
     pub fn wait_either_stream<'s>(
         &'s self,
         client: Interest,
-        (stream, others): (&'s MuxRequestStream, Interest),
+        stream: &'s MuxRequestStream,
+        others: Interest,
         deadline: Moment,
     ) -> impl Future<Output = Result<(), Fault>> + 's {
         let is_done = move || self.lane.is_met_by_buffers(client);

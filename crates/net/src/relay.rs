@@ -178,7 +178,7 @@ pub(crate) async fn relay(
         }
         hold(up.out.weight_bytes() + down.out.weight_bytes());
         let deadline = core.now() + idle_timeout;
-        let sources = interests((client, upstream), (&up, &down));
+        let sources = interests(client, upstream, &up, &down);
         if let Err(Fault::Timeout) = wait::any_ready(&core, sources, deadline, || false).await {
             // A slow receiver may still be accepting data sent earlier.
             let [of_client, of_upstream] = &mut progress;
@@ -191,8 +191,10 @@ pub(crate) async fn relay(
 
 /// Returns the events to wait for on both connections.
 fn interests<'l>(
-    (client, upstream): (&'l Link, &'l Link),
-    (up, down): (&Direction, &Direction),
+    client: &'l Link,
+    upstream: &'l Link,
+    up: &Direction,
+    down: &Direction,
 ) -> [(&'l Source, Interest); 2] {
     let of_client = client
         .interest(Interest::of(!up.ended && up.out.is_empty(), !down.out.is_empty()))

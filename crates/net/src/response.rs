@@ -29,7 +29,7 @@ impl Conn {
         let default_lines = &self.permit.context().default_lines;
         let reason = self.status_and_reason.take().filter(|reason| reason.0 == status);
         default_lines.with(unix_s, own, |default| {
-            outgoing.begin_head(out, version, (status, reason.as_ref().map(|reason| &reason.1[..])), default);
+            outgoing.begin_head(out, version, status, reason.as_ref().map(|reason| &reason.1[..]), default);
         });
         lines(&mut FieldWriter::new(out));
         out.extend_from_slice(b"\r\n");
@@ -51,7 +51,7 @@ impl Conn {
             return;
         }
         let out = &mut self.buffers.out;
-        EMPTY_RESPONSE.begin_head(out, Version::Http11, (status, None), b"");
+        EMPTY_RESPONSE.begin_head(out, Version::Http11, status, None, b"");
         lines(&mut FieldWriter::new(out));
         out.extend_from_slice(b"\r\n");
     }

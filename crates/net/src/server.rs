@@ -134,7 +134,7 @@ impl Server {
             let commands = Arc::new(AcceptCommands::new(core.remote()));
             // Fails only if the starting thread has stopped waiting.
             let _ = report.send((core.remote(), commands.clone()));
-            run_core(&core, &options, (sockets, &commands), service, theirs, &draining)
+            run_core(&core, &options, sockets, &commands, service, theirs, &draining)
         })?;
         match reported.recv() {
             Ok((remote, commands)) => {
@@ -195,7 +195,8 @@ fn start_error(thread: JoinHandle<io::Result<bool>>) -> io::Error {
 fn run_core<S: Service>(
     core: &Core,
     options: &Options,
-    (sockets, commands): (Vec<ServedSocket>, &AcceptCommands),
+    sockets: Vec<ServedSocket>,
+    commands: &AcceptCommands,
     service: S,
     counters: Arc<Counters>,
     draining: &AtomicBool,

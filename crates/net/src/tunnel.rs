@@ -133,10 +133,8 @@ impl TunnelEnd<'_> {
         deadline: Moment,
     ) -> Result<(), Fault> {
         match self {
-            TunnelEnd::Link(link) => exchange.wait_either(client, (&**link, theirs), deadline).await,
-            TunnelEnd::Stream(stream) => {
-                exchange.wait_either_stream(client, (&**stream, theirs), deadline).await
-            }
+            TunnelEnd::Link(link) => exchange.wait_either(client, link, theirs, deadline).await,
+            TunnelEnd::Stream(stream) => exchange.wait_either_stream(client, stream, theirs, deadline).await,
         }
     }
 }

@@ -383,7 +383,7 @@ impl Service for OperatorService {
             let client = if has_token { &caller.name } else { &address };
             return self
                 .event_clients
-                .stream_events(exchange, &info.counters.events, (client, has_token), is_over)
+                .stream_events(exchange, &info.counters.events, client, has_token, is_over)
                 .await;
         }
         if request.path().starts_with(b"/v1/") {

@@ -167,11 +167,11 @@ pub type ApiLine = Arc<dyn Fn(&str, u32) -> Value + Send + Sync>;
 pub fn serve(
     listener: UnixListener,
     user: u32,
-    (info, api): (Arc<ServerInfo>, ApiLine),
+    info: Arc<ServerInfo>,
+    api: ApiLine,
     clients: ControlClientCount,
     notices: ErrorLog,
 ) -> io::Result<()> {
-    let served = (info, api);
     std::thread::Builder::new().name("control".into()).spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else {
@@ -180,7 +180,7 @@ pub fn serve(
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             };
-            if let Err(error) = accept_client(client, user, &served, &clients, &notices) {
+            if let Err(error) = accept_client(client, user, &info, &api, &clients, &notices) {
                 notices.debug(&format!("control socket: {error}"));
             }
         }
@@ -192,7 +192,8 @@ pub fn serve(
 fn accept_client(
     client: UnixStream,
     user: u32,
-    (info, api): &(Arc<ServerInfo>, ApiLine),
+    info: &Arc<ServerInfo>,
+    api: &ApiLine,
     clients: &ControlClientCount,
     notices: &ErrorLog,
 ) -> io::Result<()> {

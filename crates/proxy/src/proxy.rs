@@ -148,7 +148,7 @@ impl Proxy {
         }
         if request.head().fields.has(Name::Via) && self.rules.request.is_loop(&exchange.context("")) {
             let server = (self.group.shared.server_count() == 1).then_some(0);
-            self.report(exchange, server, (LOOP_REASON, None), Some(Status::LOOP_DETECTED));
+            self.report(exchange, server, LOOP_REASON, None, Some(Status::LOOP_DETECTED));
             return exchange.refuse(Status::LOOP_DETECTED, LOOP_REASON).await;
         }
         let has_body = request.body() != BodySize::None;
@@ -275,7 +275,7 @@ impl Proxy {
         let selected =
             group.balancer.choose(&group.shared, &group.core, requester, queue, &attempts.tried).await;
         if let Err(SelectError::NoServer(no_server)) = &selected {
-            self.report(requester, None, (no_server.reason, None), Some(no_server.status));
+            self.report(requester, None, no_server.reason, None, Some(no_server.status));
         }
         selected.map(|selection| (selection, false))
     }
@@ -399,7 +399,7 @@ impl Proxy {
         if (failure.should_log() || gives_up) && !requester.has_response_begun() {
             let (status, reason) = retry::error_response(failure);
             let status = gives_up.then_some(status);
-            self.report(requester, Some(selection.server), (reason, failure.repairable()), status);
+            self.report(requester, Some(selection.server), reason, failure.repairable(), status);
         }
         if next == RetryDecision::OtherServer || !gives_up && failure.should_log() {
             self.group.counters[selection.server].retries.add(1);
@@ -419,7 +419,8 @@ impl Proxy {
         &self,
         requester: &impl Requester,
         server: Option<usize>,
-        (reason, repairable): (&'static str, Option<&str>),
+        reason: &'static str,
+        repairable: Option<&str>,
         status: Option<Status>,
     ) {
         let TemplateContext { head, bytes, .. } = requester.context("");

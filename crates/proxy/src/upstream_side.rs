@@ -352,10 +352,10 @@ impl UpstreamSide {
             UpstreamSide::H1(side) => &mut side.connection,
             UpstreamSide::Cgi(side) => &mut side.connection,
             UpstreamSide::Stream(stream) => {
-                return exchange.wait_either_stream(client, (stream, interest), deadline).await;
+                return exchange.wait_either_stream(client, stream, interest, deadline).await;
             }
         };
-        let waited = exchange.wait_either(client, (&connection.link, interest), deadline).await;
+        let waited = exchange.wait_either(client, &connection.link, interest, deadline).await;
         connection.acquire_buffers();
         waited
     }

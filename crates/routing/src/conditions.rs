@@ -9,7 +9,8 @@ use net::Request;
 pub(crate) fn route_request<'a>(
     request: &Request<'a>,
     method: &'a [u8],
-    (path, query): (&'a [u8], &'a [u8]),
+    path: &'a [u8],
+    query: &'a [u8],
     uses_country: bool,
 ) -> RouteRequest<'a> {
     RouteRequest {

@@ -129,7 +129,7 @@ impl InternalRoutes {
             return Err(NO_INTERNAL_ROUTE);
         }
         let request = exchange.request();
-        let wanted = self.route_request(exchange, (&path, query));
+        let wanted = self.route_request(exchange, &path, query);
         let first = self.routes.find_in(0, &wanted, RouteRequestFields(&request));
         let internal = self.all.iter().find(|internal| Some(internal.index) == first);
         let internal = internal.ok_or_else(|| {
@@ -158,7 +158,7 @@ impl InternalRoutes {
             let id = RouteId { site: 0, route: internal.index };
             if self.routes.is_first_ignoring_path(
                 id,
-                &self.route_request(exchange, (&named, b"")),
+                &self.route_request(exchange, &named, b""),
                 RouteRequestFields(&request),
             ) {
                 self.forbid_storing_if_conditional(internal, exchange, &named);
@@ -173,11 +173,12 @@ impl InternalRoutes {
     fn route_request<'a>(
         &self,
         exchange: &'a Exchange<'_>,
-        path_and_query: (&'a [u8], &'a [u8]),
+        path: &'a [u8],
+        query: &'a [u8],
     ) -> config::matcher::RouteRequest<'a> {
         let request = exchange.request();
         let method = if request.method() == Method::Head { &b"HEAD"[..] } else { b"GET" };
-        conditions::route_request(&request, method, path_and_query, self.routes.uses_country())
+        conditions::route_request(&request, method, path, query, self.routes.uses_country())
     }
 
     /// Forbids caches to store the response if the choice of the route depends on more than the path and

@@ -219,7 +219,9 @@ impl PathRules {
     /// Those of [`PathRules::rewrite`].
     pub fn explain(
         &self,
-        (host, target, path): (&str, &str, &[u8]),
+        host: &str,
+        target: &str,
+        path: &[u8],
         empty_segments: EmptySegments,
         prefix: &[u8],
     ) -> Result<Option<Vec<u8>>, Reject> {

@@ -172,14 +172,14 @@ impl Router {
                     RouteChoice::Route(path, route) if route.steps.is_empty() => {
                         route.serve_directly(exchange, &path).await
                     }
-                    choice => self.serve_choice(&table, (site, level), choice, exchange).await,
+                    choice => self.serve_choice(&table, site, level, choice, exchange).await,
                 }
             }
             // Constructed in its box because it is rare.
             Some(meter) => {
                 let measured = async {
                     let choice = self.choose_route(&table, site, client_outcome, exchange)?;
-                    self.serve_choice(&table, (site, level), choice, exchange).await
+                    self.serve_choice(&table, site, level, choice, exchange).await
                 };
                 pin_in_place(|| meter.run(measured)).await
             }
@@ -234,7 +234,8 @@ impl Router {
     async fn serve_choice(
         &self,
         table: &RouteTable,
-        (site, level): (Option<usize>, usize),
+        site: Option<usize>,
+        level: usize,
         choice: RouteChoice<'_>,
         exchange: &mut Exchange<'_>,
     ) -> Result<(), Fault> {
@@ -306,7 +307,7 @@ fn find_route<'t>(
     }
     let find_at = |path: &[u8], method: &[u8]| {
         let query = request.query().unwrap_or_default();
-        let wanted = conditions::route_request(request, method, (path, query), table.uses_country);
+        let wanted = conditions::route_request(request, method, path, query, table.uses_country);
         Some(&table.sites[site][table.routes.find_in(site, &wanted, RouteRequestFields(request))?])
     };
     let path = path.bytes(request);

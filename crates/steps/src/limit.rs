@@ -294,7 +294,7 @@ impl RateRules {
                         Ok(place) => checked.concurrency_permits.extend(place),
                         Err(LimitReached) => {
                             self.report(shared, client, "refused");
-                            self.refund(index, &checked, &is_asked, (&request, now_ns));
+                            self.refund(index, &checked, &is_asked, &request, now_ns);
                             return LimitOutcome { refused: Some((index, None)), ..LimitOutcome::default() };
                         }
                     }
@@ -321,7 +321,7 @@ impl RateRules {
                 }
                 LimitVerdict::Refuse { retry_ns } => {
                     self.report(shared, client, "refused");
-                    self.refund(index, &checked, &is_asked, (&request, now_ns));
+                    self.refund(index, &checked, &is_asked, &request, now_ns);
                     return LimitOutcome {
                         refused: Some((index, Some(retry_ns))),
                         ..LimitOutcome::default()
@@ -338,7 +338,8 @@ impl RateRules {
         index: usize,
         checked: &LimitOutcome,
         is_asked: &impl Fn(&RateRule) -> bool,
-        (request, now_ns): (&Request<'_>, u64),
+        request: &Request<'_>,
+        now_ns: u64,
     ) {
         for rule in self.rules[..index].iter().filter(|rule| is_asked(rule) && !rule.shared.config.dry_run) {
             let LimitCounter::Rate(limiter) = &rule.shared.counter else { continue };

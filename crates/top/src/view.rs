@@ -132,7 +132,7 @@ pub(crate) fn draw(buffer: &mut Buffer, area: Rect, sample: &StatusInterval, vie
             let mut table = tables[one].clone();
             let last = table.rows.len().saturating_sub(room.height.saturating_sub(2));
             table.rows.drain(..view_state.scroll.min(last));
-            draw_table(buffer, area, room, (one, &table), view_state);
+            draw_table(buffer, area, room, one, &table, view_state);
         }
         TopPage::All => draw_all(buffer, area, room, &tables, view_state),
     }
@@ -157,7 +157,7 @@ fn draw_all(buffer: &mut Buffer, area: Rect, room: RowRange, tables: &[TopTable]
     let mut top = room.top;
     for ((number, table), height) in shown.iter().zip(allot_lines(&wanted, room.height)) {
         if height >= 3 {
-            draw_table(buffer, area, RowRange { top, height: height - 1 }, (*number, table), view_state);
+            draw_table(buffer, area, RowRange { top, height: height - 1 }, *number, table, view_state);
         }
         top += height;
     }
@@ -192,7 +192,8 @@ fn draw_table(
     buffer: &mut Buffer,
     area: Rect,
     room: RowRange,
-    (number, table): (usize, &TopTable),
+    number: usize,
+    table: &TopTable,
     view_state: &ViewState,
 ) {
     let rows_max = room.height.saturating_sub(2);

@@ -75,7 +75,7 @@ fn build_mirrors(config: &Config, kept: &mut KeptState, counters: &RuleCounters)
         let Some(mirror) = &route.mirror else { continue };
         let labels = RouteLabels::of(site, route);
         let key = (labels, mirror.in_flight_max);
-        let make = || Arc::new(MirrorShared::new(key.1, (&key.0.site, &key.0.route), counters));
+        let make = || Arc::new(MirrorShared::new(key.1, &key.0.site, &key.0.route, counters));
         let shared = kept.share(key.clone(), make);
         mirrors.insert(key, shared);
     }

@@ -89,7 +89,7 @@ fn add_uses(tree: &Value, uses: &mut BTreeSet<String>) {
 ///
 /// # Errors
 /// The first additional resource, and who may add it.
-pub(crate) fn check_names_subset((path, before): (&Path, &str), after: &str) -> Result<(), Failure> {
+pub(crate) fn check_names_subset(path: &Path, before: &str, after: &str) -> Result<(), Failure> {
     let before = NamedResourceSet::read(path, before);
     let after = NamedResourceSet::read(path, after);
     let refused = |what: String| {

@@ -64,7 +64,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     while let Some((path, text)) = files.get(next) {
         let around = std::iter::successors(Some(next), |at| Some(parents[*at]).filter(|parent| parent != at));
         let around: Vec<&Path> = around.map(|at| files[at].0.as_path()).collect();
-        let included = read_included((path, &around), text, INCLUDED_FILES_MAX + 1 - files.len(), &mut seen)?;
+        let included = read_included(path, &around, text, INCLUDED_FILES_MAX + 1 - files.len(), &mut seen)?;
         parents.extend(included.iter().map(|_| next));
         files.extend(included);
         next += 1;
@@ -75,7 +75,8 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
 /// Returns the files included by `text`, the content of `path`, at most `files_max`. Files seen before are
 /// skipped. `around` holds `path` and the files that include it.
 fn read_included(
-    (path, around): (&Path, &[&Path]),
+    path: &Path,
+    around: &[&Path],
     text: &str,
     files_max: usize,
     seen: &mut HashSet<PathBuf>,

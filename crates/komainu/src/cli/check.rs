@@ -93,7 +93,7 @@ fn explain(config: &Config, url: &str, arguments: &CheckArguments) -> Result<Str
     let mut text = String::new();
     let mut target = target.to_owned();
     for round in 0..=ROUNDS_MAX {
-        let (said, next) = explain_route(config, (url, host, &target), arguments)?;
+        let (said, next) = explain_route(config, url, host, &target, arguments)?;
         text.push_str(&said);
         let Some(next) = next else { break };
         if round == ROUNDS_MAX {
@@ -110,7 +110,9 @@ fn explain(config: &Config, url: &str, arguments: &CheckArguments) -> Result<Str
 /// as well.
 fn explain_route(
     config: &Config,
-    (url, host, target): (&str, &str, &str),
+    url: &str,
+    host: &str,
+    target: &str,
     arguments: &CheckArguments,
 ) -> Result<(String, Option<String>), Failure> {
     let (raw_path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -168,7 +170,7 @@ fn explain_route(
         found.and_then(|route| PathRules::new(route, MapValues::new(config, None).as_ref()).zip(Some(route)));
     let Some((rules, route)) = rules else { return Ok((text, None)) };
     let target = if target.starts_with('/') { target.to_owned() } else { format!("/{target}") };
-    match rules.explain((host, &target, &path), empty_segments, &route_prefix(route)) {
+    match rules.explain(host, &target, &path, empty_segments, &route_prefix(route)) {
         Ok(None) => {}
         Ok(Some(next)) if rules.rewrites_only => {
             return Ok((text, Some(String::from_utf8_lossy(&next).into_owned())));

@@ -146,7 +146,7 @@ pub(crate) fn serve_targets(run: &RunArguments, inherited_state: InheritedState)
         None => match privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), true)? {
             RightsDecision::Drop(identity) => {
                 start_checks::check_file_access(&config, &identity)?;
-                return run_supervisor(config, None, identity, (predecessor, given));
+                return run_supervisor(config, None, identity, predecessor, given);
             }
             RightsDecision::Keep(warning) => warning,
         },

@@ -60,9 +60,10 @@ pub(super) fn run_supervisor(
     config: Config,
     file: Option<(PathBuf, String)>,
     identity: Identity,
-    inherited: (Option<Predecessor>, InheritedSockets),
+    predecessor: Option<Predecessor>,
+    given: InheritedSockets,
 ) -> Result<(), Failure> {
-    match supervisor::supervise(config, file, identity, inherited)? {
+    match supervisor::supervise(config, file, identity, predecessor, given)? {
         0 => Ok(()),
         status => std::process::exit(status.into()),
     }

@@ -52,7 +52,7 @@ pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Resu
     match privilege::decide_rights(config.user.as_deref(), config.group.as_deref(), false)? {
         RightsDecision::Drop(identity) => {
             start_checks::check_file_access(&config, &identity)?;
-            run_supervisor(config, Some((path, text)), identity, (predecessor, given))
+            run_supervisor(config, Some((path, text)), identity, predecessor, given)
         }
         RightsDecision::Keep(warning) => {
             let text = Some(ConfigText { path: path.clone(), joined: text.into() });

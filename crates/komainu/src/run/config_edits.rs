@@ -24,7 +24,7 @@ impl RunningServer {
         let joined = config::join_files(&main.1, included);
         let has_rights = self.link.is_some() || rustix::process::geteuid().is_root();
         if has_rights && !edit.is_by_root {
-            named_resources::check_names_subset((&path, &edit.base_text), &joined)
+            named_resources::check_names_subset(&path, &edit.base_text, &joined)
                 .map_err(|failure| EditError::new(403, failure.to_string()))?;
         }
         let (config, warnings) =

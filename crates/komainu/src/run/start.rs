@@ -128,16 +128,16 @@ pub(crate) fn run_server(
     logs.notices.debug(&format!("sandbox of the serving threads: {sandboxed}"));
     let replaces =
         predecessor.is_some() || inherited.as_ref().is_some_and(|inherited| inherited.replaces_server);
-    let current = build_first_plan((config, text), &hosting, (&listeners, &logs), cores, replaces)?;
+    let current = build_first_plan(config, text, &hosting, &listeners, &logs, cores, replaces)?;
     (options.tls, options.gate) = (Some(current.tls.clone()), Some(current.gate()));
     load_stored_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
-    let shown = (options.memory.clone(), sandboxed);
-    let info = build_server_info(&current, &server, inherited.as_ref(), shown, &events);
+    let memory = options.memory.clone();
+    let info = build_server_info(&current, &server, inherited.as_ref(), memory, sandboxed, &events);
     let api = Arc::new(control_api(info, &current, &logs));
     let control = serve_control_socket(control, &api, inherited.as_ref(), &logs.notices);
     let (control_listener, push) =
-        start_control_listener(&current, &server, api, (replaces, link.clone()), &logs)?;
+        start_control_listener(&current, &server, api, replaces, link.clone(), &logs)?;
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
@@ -208,7 +208,8 @@ fn start_control_listener(
     active_config: &ActiveConfig,
     server: &net::Server,
     api: Arc<Api>,
-    (replaces, link): (bool, Option<SupervisorLink>),
+    replaces: bool,
+    link: Option<SupervisorLink>,
     logs: &Logs,
 ) -> io::Result<(ControlListener, MetricsPush)> {
     let metrics = active_config.metrics.clone();
@@ -268,9 +269,11 @@ fn shut_down(
 /// Assembles the first configuration and starts its applications. If `replaces` is set, waits for them,
 /// because the predecessor continues if they fail.
 fn build_first_plan(
-    (config, text): (Config, Option<ConfigText>),
+    config: Config,
+    text: Option<ConfigText>,
     hosting: &Arc<Hosting>,
-    (listeners, logs): (&[net::Listener], &Logs),
+    listeners: &[net::Listener],
+    logs: &Logs,
     cores: usize,
     replaces: bool,
 ) -> io::Result<Arc<ActiveConfig>> {
@@ -373,7 +376,8 @@ fn build_server_info(
     active_config: &Arc<ActiveConfig>,
     server: &net::Server,
     inherited: Option<&SupervisorHandover>,
-    (memory, sandbox): (net::MemoryBudget, String),
+    memory: net::MemoryBudget,
+    sandbox: String,
     events: &Sender<ServerEvent>,
 ) -> Arc<ServerInfo> {
     let upgrades = events.clone();
@@ -465,7 +469,7 @@ fn serve_control_socket(
         let info = api.info.clone();
         let theirs = api.clone();
         let line: ApiLine = Arc::new(move |line, uid| api::answer_line(&theirs, line, uid));
-        socket::serve(listener, user, (info, line), clients.clone(), notices.clone())?;
+        socket::serve(listener, user, info, line, clients.clone(), notices.clone())?;
         Ok(socket)
     });
     let socket = match served {
@@ -506,11 +510,13 @@ fn build_router(
     let router = Rc::new(Router::new(
         (table, active_config.generations.current(index)),
         table_renewer(
-            (core.clone(), index),
+            core.clone(),
+            index,
             handles,
             groups,
             active_config.clone(),
-            (logs.notices.clone(), metrics.clone()),
+            logs.notices.clone(),
+            metrics.clone(),
         ),
         logs.notices.clone(),
         active_config.certificates.challenges.clone(),
@@ -572,11 +578,13 @@ fn log_memory(core: &net::Core, notices: &ErrorLog) {
 
 /// Returns a function that builds a new table if the configuration has changed.
 fn table_renewer(
-    (core, index): (net::Core, usize),
+    core: net::Core,
+    index: usize,
     handles: AppHandles,
     groups: RefCell<Vec<Group>>,
     active_config: Arc<ActiveConfig>,
-    (notices, metrics): (ErrorLog, Rc<CoreMetrics>),
+    notices: ErrorLog,
+    metrics: Rc<CoreMetrics>,
 ) -> Box<dyn Fn() -> Option<GenerationTable>> {
     let seen = Cell::new(active_config.generation.load(Ordering::Acquire));
     Box::new(move || {

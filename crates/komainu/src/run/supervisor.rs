@@ -103,7 +103,8 @@ pub(crate) fn supervise(
     config: Config,
     file: Option<(PathBuf, String)>,
     identity: Identity,
-    (predecessor, mut given): (Option<Predecessor>, InheritedSockets),
+    predecessor: Option<Predecessor>,
+    mut given: InheritedSockets,
 ) -> io::Result<u8> {
     let mut signals = SignalsInfo::<WithOrigin>::new([SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2])?;
     check_apps_launchable(&config)?;

@@ -128,7 +128,7 @@ impl SupervisorState {
             LinkRequest::ControlFile(path) => self.set_control_file(link, Path::new(path)),
             LinkRequest::Launch { app, first_slot, slots, threads } => {
                 let slots = (slots > 0).then(|| first_slot..first_slot.saturating_add(slots));
-                self.launch_app(link, app, (slots, threads), &descriptors)
+                self.launch_app(link, app, slots, threads, &descriptors)
             }
             LinkRequest::Signal { app, signal } => {
                 // Not answered: the process may have ended.
@@ -329,7 +329,8 @@ impl SupervisorState {
         &self,
         link: &OwnedFd,
         name: &str,
-        (slots, threads): (Option<Range<usize>>, usize),
+        slots: Option<Range<usize>>,
+        threads: usize,
         descriptors: &[OwnedFd],
     ) -> io::Result<()> {
         let options = {

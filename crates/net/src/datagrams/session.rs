@@ -125,7 +125,8 @@ impl DatagramEndpoint {
         listener: (u64, u64),
         gate_permit: Option<GatePermit>,
         serve: ServeDatagrams,
-        (bytes, stride): (&[u8], usize),
+        bytes: &[u8],
+        stride: usize,
     ) {
         let source = self.core.add_source();
         source.clear(READ | WRITE);

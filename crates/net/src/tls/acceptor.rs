@@ -277,7 +277,8 @@ impl TlsAcceptor {
         &self,
         hello: &ClientHello<'_>,
         address: &str,
-        (client, listener_key): (Option<IpAddr>, u64),
+        client: Option<IpAddr>,
+        listener_key: u64,
     ) -> Result<TlsAdmission, NotAdmitted> {
         let table = self.table().ok_or(NotAdmitted::UnknownName)?;
         let name = hello.server_name().unwrap_or(address);

@@ -248,9 +248,7 @@ impl TlsHandshake {
         loop {
             match std::mem::replace(&mut self.state, HandshakeState::Finished) {
                 HandshakeState::Hello(mut hello) => match hello.accept() {
-                    Ok(Some(accepted)) => {
-                        self.state = self.begin(accepted, stream, (client, listener_key))?
-                    }
+                    Ok(Some(accepted)) => self.state = self.begin(accepted, stream, client, listener_key)?,
                     Ok(None) => {
                         // Reject an oversized message before buffering more of it.
                         if self.hello_bytes > HELLO_BYTES_MAX {
@@ -305,7 +303,8 @@ impl TlsHandshake {
         &self,
         accepted: Accepted,
         stream: &Stream,
-        (client, listener_key): (Option<IpAddr>, u64),
+        client: Option<IpAddr>,
+        listener_key: u64,
     ) -> Result<HandshakeState, HandshakeFailure> {
         let hello = accepted.client_hello();
         let name: Option<Box<str>> = hello.server_name().map(Into::into);
@@ -315,7 +314,7 @@ impl TlsHandshake {
                 .local_address()
                 .map_or_else(String::new, |address| address.ip().to_canonical().to_string()),
         };
-        let admission = self.acceptor.admit(&hello, &address, (client, listener_key)).map_err(|not| {
+        let admission = self.acceptor.admit(&hello, &address, client, listener_key).map_err(|not| {
             let (alert, failure) = not_admitted(not, name.as_deref());
             // The client may be gone.
             let _ = stream.try_write(&[&[ALERT, 3, 3, 0, 2, FATAL, alert]], false);

@@ -102,7 +102,7 @@ impl Client {
                 break accepted;
             }
         };
-        let admission = acceptor.admit(&accepted.client_hello(), "192.0.2.1", (None, 0))?;
+        let admission = acceptor.admit(&accepted.client_hello(), "192.0.2.1", None, 0)?;
         let mut server = accepted.into_connection(admission.config).unwrap();
         while client.is_handshaking() || server.is_handshaking() || server.wants_write() {
             let mut wire = Vec::new();

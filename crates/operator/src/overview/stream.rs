@@ -80,7 +80,8 @@ impl EventClients {
         &self,
         exchange: &mut Exchange<'_>,
         ring: &EventRing,
-        (client, has_token): (&str, bool),
+        client: &str,
+        has_token: bool,
         is_over: impl Fn() -> bool,
     ) -> Result<(), Fault> {
         let Some(follower) = self.try_reserve(client, has_token) else {

@@ -98,7 +98,15 @@ impl FetchRequest {
         }
         let no_one = Peer::Unix;
         let client = Client::direct(no_one, false);
-        Ok(FetchRequest::build(&head, bytes, no_one, client, Default::default(), body))
+        Ok(FetchRequest::build(
+            &head,
+            bytes,
+            no_one,
+            client,
+            EmptySegments::default(),
+            RequestIds::default(),
+            body,
+        ))
     }
 
     /// Copies a client's request, with this body instead of its own. Data about the client's TLS connection
@@ -110,8 +118,9 @@ impl FetchRequest {
         let lines = [head.method_name, head.target.whole, head.sent_target, head.authority];
         let end = spans.chain(lines).map(Span::end).max();
         let bytes = bytes[..end.unwrap_or(0)].to_vec();
-        let more = (request.empty_segments(), request.ids());
-        let asked = FetchRequest::build(head, bytes, request.peer(), request.client(), more, body);
+        let (empty_segments, ids) = (request.empty_segments(), request.ids());
+        let (peer, client) = (request.peer(), request.client());
+        let asked = FetchRequest::build(head, bytes, peer, client, empty_segments, ids, body);
         FetchRequest { user: request.shared_user(), ..asked }
     }
 
@@ -136,7 +145,8 @@ impl FetchRequest {
         bytes: Vec<u8>,
         peer: Peer,
         client: Client,
-        (empty_segments, ids): (EmptySegments, RequestIds),
+        empty_segments: EmptySegments,
+        ids: RequestIds,
         body: Vec<u8>,
     ) -> FetchRequest {
         let mut head = head.clone();

@@ -71,7 +71,7 @@ impl Service for SharedRouter {
             (generation, has_place)
         });
         let log = self.0.clone().stream_log();
-        table.streams.choose_datagrams(start, core, &log, (generation, current))
+        table.streams.choose_datagrams(start, core, &log, generation, current)
     }
 
     fn count_dropped(&self, listener: &str, reason: DropReason, datagrams: u64) {

@@ -79,7 +79,8 @@ impl StreamRoutes {
         start: &StreamStart<'_>,
         core: &Core,
         log: &StreamLog,
-        (generation, current): (Rc<CoreGeneration>, CurrentGeneration),
+        generation: Rc<CoreGeneration>,
+        current: CurrentGeneration,
     ) -> Result<ServeDatagrams, DropReason> {
         let stream = self.datagram_stream(start.listener).ok_or(DropReason::NoStream)?;
         if !stream.admits(start.client) {

@@ -50,7 +50,7 @@ pub struct MirrorRule {
 
 impl MirrorShared {
     /// Creates the counts of a route's mirror. At most `in_flight_max` copies are in flight at once.
-    pub fn new(in_flight_max: u32, (site, route): (&str, &str), counters: &RuleCounters) -> MirrorShared {
+    pub fn new(in_flight_max: u32, site: &str, route: &str, counters: &RuleCounters) -> MirrorShared {
         let counter = |outcome: &str| {
             let labels =
                 vec![("site", site.to_owned()), ("route", route.to_owned()), ("outcome", outcome.to_owned())];
@@ -126,13 +126,13 @@ impl MirrorRule {
         let proxy = self.proxy.clone();
         let core = exchange.core().clone();
         if body == BodySize::None {
-            return send(&core, shared, proxy, copy, (limits, 0));
+            return send(&core, shared, proxy, copy, limits, 0);
         }
         let copied = move |body: Option<Vec<u8>>| match body {
             Some(body) => {
                 let bytes = body.len();
                 copy.set_body(body);
-                send(&core, shared, proxy, copy, (limits, bytes));
+                send(&core, shared, proxy, copy, limits, bytes);
             }
             None => shared.too_long.add(1),
         };
@@ -146,7 +146,8 @@ fn send(
     shared: Arc<MirrorShared>,
     proxy: Proxy,
     copy: FetchRequest,
-    (limits, body_bytes): (FetchLimits, usize),
+    limits: FetchLimits,
+    body_bytes: usize,
 ) {
     let Some(in_flight) = shared.begin_copy(core, body_bytes) else { return };
     shared.sent.add(1);
