@@ -1,5 +1,6 @@
 //! Lookup of the file for a request's path, through the cache.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
@@ -195,16 +196,20 @@ impl Finder {
     /// # Errors
     /// [`OpenError`], except [`OpenError::WouldBlock`].
     pub async fn find(&self, path: &[u8], fixed: bool, core: &Core) -> Result<LookupResult, OpenError> {
-        if let Some(entry) = self.find_fresh(path, core) {
+        let skips = !fixed && self.candidates.iter().any(|one| matches!(one, PathCandidate::Fixed { .. }));
+        // What is found without them is not what other requests for the path get. No path begins with a NUL.
+        let key = if skips { Cow::Owned([b"\0", path].concat()) } else { Cow::Borrowed(path) };
+        let key = key.as_ref();
+        if let Some(entry) = self.find_fresh(key, core) {
             return Ok(LookupResult::File(entry));
         }
         if !self.are_roots_fresh(core.now()) {
             self.check_roots(core).await;
-            if let Some(entry) = self.find_fresh(path, core) {
+            if let Some(entry) = self.find_fresh(key, core) {
                 return Ok(LookupResult::File(entry));
             }
         }
-        self.claim_check(path, core);
+        self.claim_check(key, core);
         let mut nothing = LookupResult::Missing;
         for candidate in &self.candidates {
             let answer = match candidate {
@@ -216,7 +221,7 @@ impl Finder {
                     if self.tree().is_hidden(file) {
                         LookupResult::Missing
                     } else {
-                        self.look_up(file, path, core).await?
+                        self.look_up(file, key, core).await?
                     }
                 }
                 PathCandidate::Fixed { .. } if !fixed => continue,
@@ -235,7 +240,7 @@ impl Finder {
                 answer => return Ok(answer),
             }
         }
-        self.store.borrow_mut().remove(path);
+        self.store.borrow_mut().remove(key);
         Ok(nothing)
     }
 

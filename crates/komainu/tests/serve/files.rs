@@ -294,6 +294,27 @@ fn several_folders_are_tried_in_order() {
     rig.get("/c").expect_status(404);
 }
 
+/// A refused method looks only at files that the path names.
+#[test]
+fn refused_method_does_not_change_what_others_get() {
+    let folder = Folder::new();
+    folder.write("www/gate.html", "gate");
+    folder.write("www/db.txt", "secret");
+    let rig = Rig::config(
+        folder,
+        r#"
+        threads = 1
+        [[route]]
+        files = { root = "www", try = ["/gate.html", "$path"] }
+        "#,
+    );
+    for _ in 0..3 {
+        rig.get("/db.txt").expect(200, "gate");
+        rig.send("POST /db.txt HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+            .expect_status(405);
+    }
+}
+
 #[test]
 fn try_fallback_listing_and_cache_control_apply_to_files() {
     let folder = Folder::new();
