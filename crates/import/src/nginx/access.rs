@@ -86,10 +86,12 @@ impl Translation<'_> {
                 }
             }
             _ => {
-                self.ledger.mark_impossible(
-                    guard.entry,
-                    "no other directive decides instead, so the route is closed (403)",
-                );
+                if !self.ledger.is_impossible(guard.entry) {
+                    self.ledger.mark_impossible(
+                        guard.entry,
+                        "no other directive decides instead, so the route is closed (403)",
+                    );
+                }
                 refuse_all(section);
             }
         }
@@ -101,7 +103,30 @@ impl Translation<'_> {
         let is_it = |one: &&NginxDirective| {
             one.name == "location" && one.args.last().is_some_and(|last| last == path)
         };
-        let location = scope.levels.iter().rev().find_map(|level| level.iter().find(is_it))?;
+        let (at, location) = scope
+            .levels
+            .iter()
+            .enumerate()
+            .rev()
+            .find_map(|(at, level)| Some((at, level.iter().find(is_it)?)))?;
+        let takes_first = |one: &NginxDirective| {
+            one.name == "location" && (one.first_arg().starts_with('~') || one.first_arg() == "=")
+        };
+        if location.first_arg() != "=" && scope.levels[at].iter().any(takes_first) {
+            return None;
+        }
+        let levels = scope.levels[..=at].iter().copied();
+        let mut outer = levels.flatten().filter(|one| one.name != "client_max_body_size");
+        let mut own = location.block_directives().iter();
+        if let Some(other) =
+            own.find(|one| may_decide_ask(one)).or_else(|| outer.find(|one| may_decide_ask(one)))
+        {
+            self.ledger.mark_impossible(
+                guard.entry,
+                format!("the location `{path}` has `{}` or inherits it, which may refuse too: the route is closed (403)", other.name),
+            );
+            return None;
+        }
         let pass = location.block_directives().iter().find(|one| one.name == "proxy_pass")?;
         let url = pass.first_arg().replace("http://unix:", "unix:");
         if url.contains('$') {
@@ -511,4 +536,109 @@ fn translate_rate_key(key: &str) -> Option<String> {
             }
         }
     })
+}
+
+/// Whether a directive that applies to the location which `auth_request` asks may change the answer: all but those
+/// known not to.
+fn may_decide_ask(one: &NginxDirective) -> bool {
+    const HARMLESS: &[&str] = &[
+        "internal",
+        "proxy_pass",
+        "proxy_pass_request_body",
+        "proxy_connect_timeout",
+        "proxy_read_timeout",
+        "proxy_send_timeout",
+        "proxy_buffering",
+        "proxy_buffers",
+        "proxy_buffer_size",
+        "proxy_busy_buffers_size",
+        "proxy_http_version",
+        "proxy_request_buffering",
+        "proxy_socket_keepalive",
+        "proxy_headers_hash_max_size",
+        "proxy_headers_hash_bucket_size",
+        "proxy_temp_path",
+        "proxy_hide_header",
+        "proxy_pass_header",
+        "proxy_ignore_headers",
+        "proxy_redirect",
+        "access_log",
+        "error_log",
+        "log_not_found",
+        "log_format",
+        "log_subrequest",
+        "listen",
+        "server_name",
+        "server",
+        "upstream",
+        "map",
+        "geo",
+        "location",
+        "root",
+        "alias",
+        "index",
+        "include",
+        "types",
+        "default_type",
+        "add_header",
+        "expires",
+        "tcp_nopush",
+        "tcp_nodelay",
+        "server_tokens",
+        "server_names_hash_bucket_size",
+        "types_hash_max_size",
+        "http2",
+        "charset",
+        "limit_req_zone",
+        "limit_conn_zone",
+        "auth_request_set",
+        "resolver",
+        "resolver_timeout",
+        "limit_req_status",
+        "limit_conn_status",
+    ];
+    const HARMLESS_STARTS: &[&str] = &[
+        "ssl_",
+        "gzip",
+        "log_",
+        "worker_",
+        "open_file_cache",
+        "server_names_hash",
+        "types_hash",
+        "variables_hash",
+        "map_hash",
+        "client_header_",
+        "client_body_",
+        "keepalive_",
+        "send_timeout",
+        "reset_timedout",
+        "large_client",
+        "fastcgi_",
+        "brotli",
+        "sendfile",
+        "aio",
+        "directio",
+        "output_buffers",
+        "postpone_output",
+    ];
+    const HARMLESS_FIELDS: [&str; 4] =
+        ["content-length", "x-original-uri", "x-original-url", "x-original-method"];
+    match one.name.as_str() {
+        "auth_request" => one.first_arg() != "off",
+        "proxy_set_header" => {
+            let field = one.first_arg().to_ascii_lowercase();
+            let value = match field.as_str() {
+                "content-length" => "",
+                "x-original-uri" => "$request_uri",
+                "x-original-method" => "$request_method",
+                _ => "$scheme://$http_host$request_uri",
+            };
+            !HARMLESS_FIELDS.contains(&field.as_str()) || one.arg_at(1) != value
+        }
+        // Errors of the server that is asked keep their status.
+        "error_page" => one.args.iter().any(|arg| arg.starts_with('=')),
+        "fastcgi_pass" => true,
+        "proxy_pass_request_body" => one.first_arg() != "off",
+        name => !HARMLESS.contains(&name) && !HARMLESS_STARTS.iter().any(|start| name.starts_with(start)),
+    }
 }
