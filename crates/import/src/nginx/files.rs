@@ -422,7 +422,8 @@ impl<'d> Translation<'d> {
             let path = path.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(path).to_owned();
             let path = path.replace("$uri", "$path");
             let rest = path.replace("$path", "");
-            match rest.contains('$') || !path.starts_with(['/', '$']) {
+            let is_outside = path.split('/').any(|segment| segment == "..");
+            match rest.contains('$') || !path.starts_with(['/', '$']) || is_outside {
                 true => is_exact = false,
                 false if !paths.contains(&path) => paths.push(path),
                 false => {}
@@ -430,8 +431,10 @@ impl<'d> Translation<'d> {
         }
         self.count_taken(directive);
         if !is_exact {
-            self.ledger
-                .mark_different(directive.entry, "paths with other variables than `$uri` are not tried")
+            self.ledger.mark_different(
+                directive.entry,
+                "paths with `..` or other variables than `$uri` are not tried",
+            )
         }
         if !finds_folders && !paths.is_empty() {
             files.remove("listing");
@@ -592,7 +595,7 @@ pub(super) fn finds_folders(tries: &[String]) -> bool {
 }
 
 /// Returns the directives that nginx executes for the path of a page in a place.
-fn executed_directives<'d>(
+pub(super) fn executed_directives<'d>(
     place: &LocationPlace<'d>,
     locations: &ServerLocations<'d>,
 ) -> impl Iterator<Item = &'d NginxDirective> {
@@ -601,7 +604,7 @@ fn executed_directives<'d>(
 
 /// Whether a directive may act on the path of a file with this name, although it did not act on its
 /// directory.
-fn may_act_on_file(directive: &NginxDirective, name: &str) -> bool {
+pub(super) fn may_act_on_file(directive: &NginxDirective, name: &str) -> bool {
     match directive.name.as_str() {
         "rewrite" => may_match_only_file(directive.first_arg(), name),
         "if" => {

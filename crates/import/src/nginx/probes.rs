@@ -313,6 +313,8 @@ impl ScratchBuilder<'_, '_> {
                 if full.split('/').any(|segment| matches!(segment, "." | ".."))
                     || full.contains("//")
                     || full.contains(['%', '?', '\0'])
+                    // A folder with the name of a script.
+                    || full.contains(".php/")
                 {
                     continue;
                 }

@@ -117,12 +117,17 @@ impl<'d> Translation<'d> {
             None => "clients get 404; nothing inside the server asks for it either",
         };
         self.ledger.mark_different(internal.entry, reason);
+        let is_asked = locations.ordered_places.iter().any(|other| {
+            let asks = other.scope.effective("auth_request");
+            asks.is_some_and(|asks| matches!(&place.matcher, LocationMatcher::Exact(path) | LocationMatcher::Prefix(path, _) if asks.first_arg() == path))
+        });
+        let reason = match is_asked {
+            true => "its location is internal: see the `auth_request` that asks it",
+            false => "its location is internal: it is of use for `error_page` alone here",
+        };
         for one in place.scope.innermost() {
             if !self.ledger.is_marked(one.entry) && script_pass(place).is_none() {
-                self.ledger.mark_different(
-                    one.entry,
-                    "its location is internal: it is of use for `error_page` alone here",
-                );
+                self.ledger.mark_different(one.entry, reason);
             }
         }
         section
@@ -180,6 +185,8 @@ impl<'d> Translation<'d> {
         let mut routes: Vec<TomlSection> =
             self.refuse_other_scripts(place, locations, &section).into_iter().collect();
         routes.extend(self.refuse_folders_route(place, &section));
+        routes.extend(self.refuse_guarded_index(place, locations, &section));
+        routes.extend(refuse_path_info_route(place, &section));
         routes.push(section);
         if let Some(mut others) = others {
             if others.get("respond").is_none() {
@@ -543,6 +550,22 @@ impl<'d> Translation<'d> {
             }
         }
     }
+}
+
+/// Returns a route that refuses paths behind scripts if `try_files` looks for them as files: `php` would run the script.
+fn refuse_path_info_route(place: &LocationPlace<'_>, section: &TomlSection) -> Option<TomlSection> {
+    section.get("php")?;
+    script_pass(place)?;
+    let status = place.scope.innermost_last("try_files")?.args.last()?.strip_prefix('=')?.parse().ok()?;
+    if !place.paths.matches("/verify.php/x") && !place.paths.matches("/folder/verify.php/x") {
+        return None;
+    }
+    let mut refusal = place.paths.to_route();
+    refusal.require("path", TomlItem::text(r"~ \.php/"));
+    refusal.comment("Paths behind a script, which nginx looks for as files.");
+    let status = if (400..=599).contains(&status) { status } else { 404 };
+    refusal.set("respond", TomlItem::Number(status));
+    Some(refusal)
 }
 
 /// Restricts a route to the methods of `limit_except`, unless it has a condition on methods already.

@@ -14,6 +14,7 @@ impl<'d> Translation<'d> {
         let mut servers: Vec<NginxServer<'d>> =
             blocks.into_iter().map(|block| self.read_server(block)).collect();
         Self::unite_parameters(&mut servers);
+        self.remove_rejecting_addresses(&mut servers);
         self.merge_overlapping_addresses(&mut servers);
         self.remove_contested_hosts(&mut servers);
         let groups = server_groups(&servers);
@@ -56,6 +57,28 @@ impl<'d> Translation<'d> {
         }
         sites.sort_by_key(|(at, _)| *at);
         draft.sites.extend(sites.into_iter().map(|(_, site)| site));
+    }
+
+    /// Removes addresses at which all servers reject handshakes, and servers without others: nobody is answered there.
+    fn remove_rejecting_addresses(&self, servers: &mut Vec<NginxServer<'d>>) {
+        let mut answering: Vec<String> = Vec::new();
+        for server in servers.iter() {
+            let answers = |address: &&ListenAddress| !address.tls || !server.rejects_handshakes();
+            answering.extend(server.addresses.iter().filter(answers).map(|address| address.text.clone()));
+        }
+        for server in servers.iter_mut() {
+            server.addresses.retain(|address| answering.contains(&address.text));
+        }
+        let gone = servers.extract_if(.., |server| server.addresses.is_empty());
+        for server in gone.collect::<Vec<_>>() {
+            if let Some(rejects) = server.scope.effective("ssl_reject_handshake") {
+                self.ledger.mark_different(
+                    rejects.entry,
+                    "nothing listens at addresses where all handshakes are rejected",
+                );
+            }
+            self.report_rejecting(server.block.block_directives());
+        }
     }
 
     /// Reports `merge_slashes` of servers that share addresses, and returns whether sites without addresses

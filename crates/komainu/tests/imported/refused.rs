@@ -211,7 +211,14 @@ fn requests_refused_by_nginx_are_refused_after_import() {
                     let folder =
                         std::env::temp_dir().join(format!("komainu-refused-{}-{at}", std::process::id()));
                     std::fs::create_dir_all(folder.join("www/sub")).unwrap();
-                    for name in ["index.html", "page.html", "sub/index.html"] {
+                    for name in [
+                        "index.html",
+                        "page.html",
+                        "page.php",
+                        "index.php",
+                        "sub/index.html",
+                        "sub/index.php",
+                    ] {
                         std::fs::write(folder.join("www").join(name), "page").unwrap();
                     }
                     for (name, content) in
