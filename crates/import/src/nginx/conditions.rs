@@ -1,6 +1,7 @@
 //! Translation of `if` to conditions of routes.
 
 use super::guards::{inexact_field_reason, inexact_reason, other_value_condition};
+use super::location_place::{LocationPlace, ServerLocations};
 use super::rewrite::move_leading_slash;
 use super::scope::{Scope, TextPart, field_name, replace_constants, split_template};
 use super::translation::{Translation, UNKNOWN_CLIENTS_REMARK};
@@ -9,7 +10,7 @@ use crate::conditions::{RouteCondition, compare_cookie, compare_value, method_co
 use crate::draft::{TomlItem, TomlSection};
 use crate::expressions::{escape_literal, path_expression};
 use crate::findings::Untranslatable;
-use crate::paths::{from_literal, hosts_from_regex};
+use crate::paths::{from_literal, hosts_from_regex, may_match_only_file};
 
 /// A condition of a route, and the variable that it tests with its value, if that is known.
 pub(crate) type IfCondition<'d> = (RouteCondition, Option<(String, &'d str)>);
@@ -391,5 +392,34 @@ fn compared_methods(operator: &str, value: &str) -> Result<Vec<String>, Untransl
         Ok(methods)
     } else {
         Err("a method is a word: write `^(GET|POST)$`".into())
+    }
+}
+
+/// Returns the directives that nginx executes for the path of a page in a place.
+pub(super) fn executed_directives<'d>(
+    place: &LocationPlace<'d>,
+    locations: &ServerLocations<'d>,
+) -> impl Iterator<Item = &'d NginxDirective> {
+    locations.server.innermost().iter().chain(place.scope.innermost())
+}
+
+/// Whether a directive may act on the path of a file with this name, although it did not act on its
+/// directory.
+pub(super) fn may_act_on_file(directive: &NginxDirective, name: &str) -> bool {
+    match directive.name.as_str() {
+        "rewrite" => may_match_only_file(directive.first_arg(), name),
+        "if" => {
+            let inner = directive.block_directives().iter().filter(|inner| inner.name == "rewrite");
+            let rewrites = inner.into_iter().any(|inner| may_match_only_file(inner.first_arg(), name));
+            rewrites
+                || match condition_words(directive).as_slice() {
+                    ["$uri" | "$document_uri", "=", path] => path.ends_with(name),
+                    ["$uri" | "$document_uri", "~" | "~*", regex] => may_match_only_file(regex, name),
+                    all => {
+                        all.iter().any(|word| matches!(*word, "$uri" | "$document_uri" | "$request_filename"))
+                    }
+                }
+        }
+        _ => false,
     }
 }

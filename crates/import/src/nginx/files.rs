@@ -1,6 +1,6 @@
 //! Translation of static files: `root`, `alias`, `index`, `try_files`, `autoindex`.
 
-use super::conditions::condition_words;
+use super::conditions::{executed_directives, may_act_on_file};
 use super::directive::Part;
 use super::location_place::{LocationPlace, ServerLocations};
 use super::php::FrontScript;
@@ -592,33 +592,4 @@ fn may_be_around_page(around: &LocationMatcher, place: &LocationPlace<'_>, name:
 /// Whether `try_files` looks for directories.
 pub(super) fn finds_folders(tries: &[String]) -> bool {
     tries.iter().any(|path| path.ends_with('/') && path.contains('$'))
-}
-
-/// Returns the directives that nginx executes for the path of a page in a place.
-pub(super) fn executed_directives<'d>(
-    place: &LocationPlace<'d>,
-    locations: &ServerLocations<'d>,
-) -> impl Iterator<Item = &'d NginxDirective> {
-    locations.server.innermost().iter().chain(place.scope.innermost())
-}
-
-/// Whether a directive may act on the path of a file with this name, although it did not act on its
-/// directory.
-pub(super) fn may_act_on_file(directive: &NginxDirective, name: &str) -> bool {
-    match directive.name.as_str() {
-        "rewrite" => may_match_only_file(directive.first_arg(), name),
-        "if" => {
-            let inner = directive.block_directives().iter().filter(|inner| inner.name == "rewrite");
-            let rewrites = inner.into_iter().any(|inner| may_match_only_file(inner.first_arg(), name));
-            rewrites
-                || match condition_words(directive).as_slice() {
-                    ["$uri" | "$document_uri", "=", path] => path.ends_with(name),
-                    ["$uri" | "$document_uri", "~" | "~*", regex] => may_match_only_file(regex, name),
-                    all => {
-                        all.iter().any(|word| matches!(*word, "$uri" | "$document_uri" | "$request_filename"))
-                    }
-                }
-        }
-        _ => false,
-    }
 }

@@ -1,7 +1,8 @@
 //! Translation of PHP sites: locations whose scripts a FastCGI server runs, and locations that lead to them.
 
-use super::conditions::{file_operator, front_script, is_file_fallback};
-use super::files::{executed_directives, may_act_on_file};
+use super::conditions::{
+    executed_directives, file_operator, front_script, is_file_fallback, may_act_on_file,
+};
 use super::location_place::{LocationPlace, PathConditions, ServerLocations};
 use super::scope::{Scope, replace_constants};
 use super::translation::{LocationMatcher, Translation, make_unavailable};
