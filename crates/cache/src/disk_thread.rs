@@ -150,10 +150,10 @@ impl DiskShared {
         };
         let new: Vec<&PendingPurge> = all.iter().filter(|purge| purge.number >= recorded_to).collect();
         let written = if list.entries + new.len() > LISTED_MAX {
-            self.folder.rewrite_purges(&all).map(|file| (list.file, list.entries) = (Some(file), all.len()))
+            self.rewrite_purges(list)
         } else {
             let appended = new.iter().try_for_each(|purge| append_purge(file, purge));
-            appended.map(|()| list.entries += new.len())
+            appended.map(|()| (list.entries, list.recorded_to) = (list.entries + new.len(), to))
         };
         if let Err(error) = written {
             self.report_failure(&error);
@@ -162,7 +162,6 @@ impl DiskShared {
             self.folder.make_void().map_err(|_| error)?;
             list.is_void = true;
         }
-        list.recorded_to = to;
         Ok(Some(to))
     }
 

@@ -156,11 +156,6 @@ impl Root {
         &self.path
     }
 
-    /// Whether any call may block for long; see [`OpenFolder::is_remote`].
-    fn is_remote(&self) -> bool {
-        self.folder.as_ref().is_some_and(|folder| folder.is_remote())
-    }
-
     /// Device and inode number of the open folder; `None` if the path names none.
     #[must_use]
     pub fn id(&self) -> Option<FolderId> {
@@ -173,7 +168,7 @@ impl Root {
     /// [`OpenError::WouldBlock`].
     pub fn recheck(&self, mode: BlockingMode) -> Result<RootChange, OpenError> {
         let with = |folder| Root { path: self.path.clone(), folder, symlinks: self.symlinks };
-        if mode == BlockingMode::CacheOnly && self.is_remote() {
+        if mode == BlockingMode::CacheOnly && self.folder.as_ref().is_some_and(|folder| folder.is_remote()) {
             return Err(OpenError::WouldBlock);
         }
         Ok(match open_folder(&self.path, mode) {
@@ -201,9 +196,6 @@ impl Root {
         if self.folder.is_none() || start == path.len() {
             return Ok(false);
         }
-        if mode == BlockingMode::CacheOnly && self.is_remote() {
-            return Err(OpenError::WouldBlock);
-        }
         loop {
             match self.open_beneath(&path[start..], OFlags::PATH, mode) {
                 Ok(fd) => {
@@ -211,9 +203,7 @@ impl Root {
                     return Ok(FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::XDEV) if mode == BlockingMode::CacheOnly => {
-                    return Err(OpenError::WouldBlock);
-                }
+                Err(Errno::AGAIN) if mode == BlockingMode::CacheOnly => return Err(OpenError::WouldBlock),
                 Err(Errno::XDEV) if self.symlinks == Symlinks::OwnerMatch => {
                     return Ok(matches!(self.open_path(path, mode)?, OpenResult::File(..)));
                 }
@@ -228,19 +218,15 @@ impl Root {
     /// [`OpenError`], if this could not be determined.
     pub fn open_path(&self, path: &[u8], mode: BlockingMode) -> Result<OpenResult, OpenError> {
         let Some(folder) = &self.folder else { return Ok(OpenResult::Missing) };
-        if mode == BlockingMode::CacheOnly && self.is_remote() {
-            return Err(OpenError::WouldBlock);
-        }
         let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
         let relative = if start == path.len() { b"." } else { &path[start..] };
         let mut retries = 0;
         loop {
-            let found = match (self.open_beneath(relative, READ_ONLY, mode), self.symlinks, mode) {
-                (Err(Errno::XDEV), _, BlockingMode::CacheOnly) => Err(Errno::AGAIN),
-                (Err(Errno::XDEV), Symlinks::OwnerMatch, BlockingMode::Blocking) => {
+            let found = match self.open_beneath(relative, READ_ONLY, mode) {
+                Err(Errno::XDEV) if self.symlinks == Symlinks::OwnerMatch => {
                     walk(folder.descriptor(), relative)
                 }
-                (found, _, _) => found,
+                found => found,
             };
             match found {
                 Ok(fd) => return classify(File::from(fd)),
@@ -253,14 +239,23 @@ impl Root {
         }
     }
 
+    /// Opens `path` below the root. [`BlockingMode::CacheOnly`] yields `AGAIN` also for remote file systems, for what is
+    /// mounted below the root, which may be remote, and for links that lead out.
     fn open_beneath(&self, path: &[u8], flags: OFlags, patience: BlockingMode) -> Result<OwnedFd, Errno> {
+        let is_cached_only = patience == BlockingMode::CacheOnly;
+        let folder = self.folder.as_ref().ok_or(Errno::NOENT)?;
+        if is_cached_only && folder.is_remote() {
+            return Err(Errno::AGAIN);
+        }
         let mut resolve = ResolveFlags::NO_MAGICLINKS;
         resolve.set(ResolveFlags::BENEATH, self.symlinks != Symlinks::Follow);
-        // What is mounted below the root may be remote.
-        let cached_only = ResolveFlags::CACHED | ResolveFlags::NO_XDEV;
-        resolve.set(cached_only, patience == BlockingMode::CacheOnly);
-        let folder = self.folder.as_ref().ok_or(Errno::NOENT)?;
-        rustix::fs::openat2(folder.descriptor(), path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+        resolve.set(ResolveFlags::CACHED | ResolveFlags::NO_XDEV, is_cached_only);
+        let opened =
+            rustix::fs::openat2(folder.descriptor(), path, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
+        match opened {
+            Err(Errno::XDEV) if is_cached_only => Err(Errno::AGAIN),
+            opened => opened,
+        }
     }
 }
 

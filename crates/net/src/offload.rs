@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What a blocking call waits for. Each has threads of its own, so that a disk that does not answer delays only the
+/// Kind of blocking call, by what it waits for. Each has threads of its own, so that a disk that does not answer delays only the
 /// requests that need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockingKind {

@@ -97,7 +97,7 @@ const TOLERATED: [&str; 4] = [
 /// opens more of them is to be looked at.
 const REQUESTS_PER_TOLERATED: u64 = 50;
 
-/// What becomes here of a request that nginx refuses.
+/// Outcome here of a request that nginx refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Opening {
     /// Refused here too, or not refused by nginx.

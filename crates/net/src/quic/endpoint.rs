@@ -179,8 +179,6 @@ pub(super) struct QuicEndpoint {
     pub(super) identifiers: IdentifierGenerator,
     /// Readable when a successor has sent something.
     pub(super) channel: Rc<Source>,
-    /// Whether the process that has passed the socket on may still serve connections.
-    pub(super) has_predecessor: Cell<bool>,
     /// Tells when the process that has passed the socket on has ended.
     pub(super) predecessor: Option<Rc<Source>>,
     pub(super) buffer: Cell<Vec<u8>>,
@@ -239,7 +237,6 @@ impl QuicEndpoint {
             generation,
             identifiers,
             channel,
-            has_predecessor: Cell::new(predecessor.is_some()),
             predecessor: predecessor_end,
             buffer: Cell::default(),
         })))

@@ -105,7 +105,7 @@ impl MuxProtocol for H3Connection {
         }
     }
 
-    /// Chromium reads no response to a request whose stream it was told to stop: it is sent whole first.
+    /// Long limits: Chromium shows a response only once it has sent the whole request, and hangs if it may not.
     fn discard_limits(&self) -> (Millis, usize) {
         (DISCARD_TIME, usize::MAX)
     }

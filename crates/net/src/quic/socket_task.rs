@@ -86,11 +86,10 @@ impl QuicEndpoint {
         let Some(generation) = self.identifiers.generation_of(packet) else { return true };
         let distance = generation.wrapping_sub(self.generation).cast_signed();
         if distance < 0
-            && self.has_predecessor.get()
+            && self.passes_on()
             && let Some(channel) = self.socket.predecessor()
         {
-            self.has_predecessor.set(succession::pass_on(channel, meta, packet));
-            return !self.has_predecessor.get();
+            return !succession::pass_on(channel, meta, packet);
         }
         distance <= 0
     }
