@@ -170,6 +170,8 @@ fn idle_connections_make_room_for_new_ones() {
     for number in 0..10 {
         let mut client = connect(&rig);
         assert_eq!(client.ask("GET", "/", &[A], b"").status, 200, "{number}");
+        // A connection is idle once its client has acknowledged the response.
+        client.drive_for(Duration::from_millis(100));
         clients.push(client);
     }
 }
