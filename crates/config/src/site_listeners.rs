@@ -152,6 +152,12 @@ pub(crate) fn check_hosts(top: &[ConfiguredListener], sites: &[Site], node: &Nod
                 finding.related(first, "first given here");
                 if address.is_some() {
                     finding.help("give both sites `listen`, with different addresses");
+                } else if host.is_empty() {
+                    finding.help(
+                        "a site without `hosts` answers for all other hosts: name those of one of the two",
+                    );
+                } else {
+                    finding.help("remove it from one site, or put the routes of both into one");
                 }
             }
         }

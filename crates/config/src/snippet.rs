@@ -127,7 +127,9 @@ fn apply_to_table(table: &mut Node, snippets: &[Entry], left: &mut usize, check:
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "no such snippet".to_owned(),
             };
-            check.error(at, format!("there is no `[snippet.{}]`", shorten(name)), label);
+            let finding = check.error(at, format!("there is no `[snippet.{}]`", shorten(name)), label);
+            finding
+                .help(format!("add the table `[snippet.{}]`, or remove the name from `use`", shorten(name)));
             continue;
         };
         check.snippets[position].uses.push(at.clone());

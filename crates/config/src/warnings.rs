@@ -7,7 +7,9 @@ use std::path::{Component, Path, PathBuf};
 use ipnet::IpNet;
 
 use crate::condition_warnings::warn_of_unmet_conditions;
-use crate::guards::{is_refusal, warn_of_unguarded_paths, warn_of_universal_exceptions};
+use crate::guards::{
+    is_refusal, warn_of_unguarded_paths, warn_of_universal_access, warn_of_universal_exceptions,
+};
 use crate::no_effect::{warn_of_denied_networks, warn_of_foreign_prefix, warn_of_hsts_without_tls};
 use crate::redirect_loops::{has_conditions, uses_tls, warn_of_redirect_loops, warn_of_scheme_loops};
 use crate::scripts::warn_of_exposed_scripts;
@@ -61,7 +63,10 @@ pub(crate) fn warn_of_document(node: &Node, check: &mut Checker) {
     warn_of_unmet_conditions(node, check);
     warn_of_universal_exceptions(node, check);
     warn_of_hsts_without_tls(node, check);
-    node.items("site").iter().for_each(|site| warn_of_denied_networks(site, check));
+    for site in node.items("site") {
+        warn_of_denied_networks(site, check);
+        warn_of_universal_access(site, check);
+    }
     let sites = node.items("site").iter().map(|site| site.items("route"));
     for routes in std::iter::once(node.items("route")).chain(sites) {
         warn_of_redirect_loops(routes, check);
@@ -71,6 +76,7 @@ pub(crate) fn warn_of_document(node: &Node, check: &mut Checker) {
                 warn_of_route(route, check);
                 warn_of_foreign_prefix(route, check);
                 warn_of_denied_networks(route, check);
+                warn_of_universal_access(route, check);
             }
             warn_of_exact_paths(route, routes, check);
             warn_of_misspelled_methods(route, check);
@@ -316,8 +322,12 @@ fn warn_of_exact_paths(route: &Node, routes: &[Node], check: &mut Checker) {
             continue;
         };
         let wide = format!("{exact}*");
-        // A route for the paths below shows that the distinction is intended.
-        if exact.contains('*') || routes.iter().any(|other| covers(other, &wide)) {
+        // Other paths below it, of this route or another, show that the distinction is intended.
+        let is_below = |other: &str| other.len() > exact.len() && other.starts_with(exact);
+        if exact.contains('*')
+            || routes.iter().any(|other| covers(other, &wide))
+            || route.one_or_more("path").iter().filter_map(as_text).any(is_below)
+        {
             continue;
         }
         let is_reached = || {

@@ -50,7 +50,9 @@ impl Shape for Proxied {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "no such group of upstream servers".to_owned(),
             };
-            check.error(&entry.value.span, format!("there is no `[upstreams.{}]`", shorten(name)), label);
+            let title = format!("there is no `[upstreams.{}]`", shorten(name));
+            let help = format!("add `[upstreams.{}]` with `to = [\"http://127.0.0.1:3000\"]`", shorten(name));
+            check.error(&entry.value.span, title, label).help(help);
             return None;
         };
         // The faults of the group have been reported already.

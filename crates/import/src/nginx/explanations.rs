@@ -226,8 +226,9 @@ impl NginxScratch {
         let leads_to_folder = |one: &&NginxDirective| {
             one.name == "rewrite" && one.arg_at(1).split('?').next().is_some_and(|path| path.ends_with('/'))
         };
-        let may_lack_page =
-            old == 403 && (normalize_path(path).ends_with('/') || counting.iter().any(leads_to_folder));
+        let may_lack_page = old == 403
+            && (normalize_path(path).ends_with('/') || counting.iter().any(leads_to_folder))
+            && !counting.iter().any(|one| may_refuse(one));
         let is_impossible = |one: &NginxDirective| {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
         };
@@ -431,6 +432,15 @@ fn property_after_translation(
     // Untranslated directives that may restrict access close all routes to which they apply.
     let closes = directive.name == "if" || status == 403 && !is_harmless(&directive.name);
     if is_impossible && closes { DecidedProperty::Everything } else { decided_property(directive) }
+}
+
+/// Whether a directive may answer 403 to a request for a directory, with or without an index page.
+fn may_refuse(directive: &NginxDirective) -> bool {
+    match directive.name.as_str() {
+        "deny" | "limit_except" | "auth_request" | "internal" | "valid_referers" => true,
+        "return" => directive.first_arg() == "403",
+        _ => false,
+    }
 }
 
 /// Whether `reason` is one of the reasons of a remark.

@@ -437,14 +437,9 @@ impl<'d> Translation<'d> {
             )
         }
         if !finds_folders && !paths.is_empty() {
+            // A directory is not a file: the last argument of `try_files` handles it.
             files.remove("listing");
-            match front {
-                // A directory is not a file: the last argument of `try_files` handles it.
-                None => files.set("index", TomlItem::List(Vec::new())),
-                Some(_) => self
-                    .ledger
-                    .mark_different(directive.entry, "a folder with an index answers too, as with `$uri/`"),
-            }
+            files.set("index", TomlItem::List(Vec::new()));
         }
         let is_of_expression = place
             .find_folder()

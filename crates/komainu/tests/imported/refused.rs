@@ -221,9 +221,12 @@ fn requests_refused_by_nginx_are_refused_after_import() {
                     ] {
                         std::fs::write(folder.join("www").join(name), "page").unwrap();
                     }
-                    for (name, content) in
-                        [("cert.pem", certificate.cert.pem()), ("key.pem", key(&certificate))]
-                    {
+                    let user = "u:$2y$05$GCLoBDaDVIxLT7kZCPDwHOKgyBEGbJBlY2IxyfHWzgmoMjmCsXCFK\n";
+                    for (name, content) in [
+                        ("cert.pem", certificate.cert.pem()),
+                        ("key.pem", key(&certificate)),
+                        ("www/.htpasswd", user.to_owned()),
+                    ] {
                         std::fs::write(folder.join(name), content).unwrap();
                     }
                     let outcome = faults(&folder, case);
