@@ -90,10 +90,15 @@ pub fn prefix_of(
     }
 }
 
-/// Changes file options for directories that contain scripts.
+/// Changes file options for directories that contain scripts. `index.php` is the first index, unless `index` names a
+/// script or is empty.
+///
+/// # Errors
+/// The working directory, to which a root is relative, cannot be determined.
 pub fn configure_for_scripts(options: &mut files::Options) -> io::Result<()> {
     options.scripts = true;
-    if !options.files.index.iter().any(|name| name.ends_with(".php")) {
+    let index = &options.files.index;
+    if !index.is_empty() && !index.iter().any(|name| name.ends_with(".php")) {
         options.files.index.insert(0, "index.php".into());
     }
     for root in &mut options.files.root {

@@ -261,6 +261,13 @@ fn request_remark(
         () if is_field(found, &["remote_user", "http_expect"]) => {
             "REMOTE_USER is a user that `auth` knows, and Expect is answered by Komainu itself"
         }
+        () if is_field(found, &["path_info", "path_translated", "auth_type"])
+            || is_field(found, &["script_name", "script_filename"])
+                && (path.contains('%') || path.contains(".php/")) =>
+        {
+            "variables of scripts are those of RFC 3875"
+        }
+        () if path.contains(".php") && new == 404 && old < 400 => "scripts that do not exist are 404",
         () if path.ends_with(".php") && !request.target.split('?').next().unwrap_or("").ends_with(".php") => {
             "files with the name of a script are never sent beside `php`"
         }

@@ -41,7 +41,8 @@ impl ComparedProcess {
         Ok(Self { child, name, log })
     }
 
-    /// Waits until the server accepts connections at all these addresses.
+    /// Waits until the server accepts connections at all these addresses, or says that it serves: an address that it
+    /// lacks then is one at which it refuses everything.
     ///
     /// # Errors
     /// Fails if the server has ended or does not accept connections; the message includes its last output.
@@ -49,6 +50,9 @@ impl ComparedProcess {
         let deadline = Instant::now() + START_TIMEOUT;
         for address in addresses {
             while TcpStream::connect_timeout(address, Duration::from_millis(500)).is_err() {
+                if self.says_that_it_serves() {
+                    break;
+                }
                 let has_ended = !matches!(self.child.try_wait(), Ok(None));
                 if has_ended || Instant::now() > deadline {
                     let what = if has_ended { "ended" } else { "does not accept connections" };
@@ -58,6 +62,11 @@ impl ComparedProcess {
             }
         }
         Ok(())
+    }
+
+    /// Whether the output names the addresses that are served, which Komainu does once all of them are bound.
+    fn says_that_it_serves(&self) -> bool {
+        std::fs::read_to_string(&self.log).is_ok_and(|text| text.contains("info: serving on "))
     }
 
     /// Whether the process is still running.

@@ -316,7 +316,11 @@ impl NginxScratch {
         else {
             return self.default_site_remark(request, server.copied()).filter(|_| !is_opened);
         };
-        Some(format!("{}:{}: {}", found.file, found.line, found.reasons.first().map_or("", String::as_str)))
+        let about_path_info = path.to_ascii_lowercase().contains(".php/");
+        let reason =
+            found.reasons.iter().find(|reason| about_path_info && *reason == super::php::PATH_INFO_REMARK);
+        let reason = reason.or(found.reasons.first()).map_or("", String::as_str);
+        Some(format!("{}:{}: {reason}", found.file, found.line))
     }
 
     /// Returns the directives in and around these blocks, and those of the `if` blocks whose condition was

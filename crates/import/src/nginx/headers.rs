@@ -50,7 +50,8 @@ impl Translation<'_> {
         let has_files = section.get("files").is_some();
         // The location's own fields do not apply to the fallback that responds if there is no file.
         let is_own = scope.innermost_last("expires").or_else(|| scope.innermost_last("add_header")).is_some();
-        let serves_files = has_files && (is_own || section.get("proxy").is_none());
+        let runs_scripts = scope.innermost_last("fastcgi_pass").is_some();
+        let serves_files = has_files && !runs_scripts && (is_own || section.get("proxy").is_none());
         let is_error = match section.get("respond") {
             Some(TomlItem::Number(status)) => *status >= 400,
             _ => false,

@@ -40,7 +40,8 @@ pub(crate) fn script_pass<'d>(place: &LocationPlace<'d>) -> Option<&'d NginxDire
 }
 
 /// The remark on paths behind a script, which the expression of most sites does not match.
-const PATH_INFO_REMARK: &str = "a script answers for the paths behind it too, as PATH_INFO (`/a.php/b`)";
+pub(super) const PATH_INFO_REMARK: &str =
+    "a script answers for the paths behind it too, as PATH_INFO (`/a.php/b`)";
 
 /// Whether a location runs every script, but does not match paths with PATH_INFO.
 fn lacks_path_info(place: &LocationPlace<'_>) -> bool {

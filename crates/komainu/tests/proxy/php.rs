@@ -114,6 +114,28 @@ fn path_info_does_not_bypass_the_route_of_a_php_script() {
 }
 
 #[test]
+fn folders_without_index_are_for_the_front_script() {
+    let folder = Folder::new();
+    let Some(_fpm) = start(&folder) else { return };
+    for script in ["index.php", "sub/index.php"] {
+        folder.write(&format!("site/{script}"), SHOW);
+    }
+    folder.write("site/sub/index.html", "page");
+    let config = r#"
+        [[route]]
+        files = { root = "site", index = [] }
+        php = "unix:fpm.sock"
+        "#;
+    let rig = Rig::config(folder, config);
+    for path in ["/", "/sub", "/sub/", "/none"] {
+        let text = rig.get(path).expect_status(200).text();
+        assert!(text.contains("FILE=/index.php\n"), "{path}: {text}");
+    }
+    let text = rig.get("/sub/index.php").expect_status(200).text();
+    assert!(text.contains("FILE=/sub/index.php\n"), "{text}");
+}
+
+#[test]
 fn wordpress_and_laravel_layouts_run_on_php_fpm() {
     let folder = Folder::new();
     let Some(_fpm) = start(&folder) else { return };
