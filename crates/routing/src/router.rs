@@ -26,7 +26,7 @@ use crate::ids::{IdGenerator, IdRules};
 use crate::pages::{NO_SITE, PagesWithoutSite, SitePages};
 use crate::path_rules::MapValues;
 use crate::request_path::RequestPath;
-use crate::route::{self, Handler, Route};
+use crate::route::{self, Handler, Route, choose_route};
 use crate::streams::route::StreamRoutes;
 
 mod service;
@@ -318,9 +318,11 @@ fn find_route<'t>(
     if !matches!(found.handler, Handler::Php(_)) {
         return Some(found);
     }
-    // A path below a script belongs to the route of the script, so that access rules of that route apply.
-    let of_scripts = files::scripts_within(path).filter_map(|script| find_at(script, method));
-    of_scripts.into_iter().find(|other| !Rc::ptr_eq(other, found)).or(Some(found))
+    let mut of_scripts = files::scripts_within(path).filter_map(|script| find_at(script, method));
+    match of_scripts.find(|other| !Rc::ptr_eq(other, found)) {
+        Some(script) => choose_route(found, script),
+        None => Some(found),
+    }
 }
 
 /// 421 (RFC 9110 section 15.5.20).

@@ -4,11 +4,15 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use admission::auth::Auth;
 use admission::crawlers::Crawlers;
+use admission::limits::RateLimit;
 use config::Config;
 use net::MemoryBudget;
 use reload::KeptState;
 use routing::pages;
+use routing::route::{Handler, Route, RouteGuardSet};
+use shapes::network::TrustedSource;
 use shapes::pattern::PathPattern;
 use steps::guard::{CrawlerRule, CrawlerShared, MaintenanceRule, MaintenanceShared, SiteGuard};
 use telemetry::metrics::RouteLabels;
@@ -76,4 +80,39 @@ impl GuardPlan {
         let has_some = guard.maintenance.is_some() || guard.crawlers.is_some();
         Ok(has_some.then(|| Rc::new(guard)))
     }
+}
+
+/// A directive by which a route refuses some requests.
+#[derive(PartialEq)]
+enum RouteGuard<'c> {
+    Allow(&'c [TrustedSource]),
+    Deny(&'c [TrustedSource]),
+    Auth(&'c Auth),
+    Limit(&'c RateLimit),
+}
+
+/// Numbers the guards of a site's routes, if it has PHP routes: for paths with a script on them, the guards of two routes
+/// are compared.
+pub(crate) fn number_guards(config: &Config, site: usize, routes: &mut [Route]) {
+    if !routes.iter().any(|route| matches!(route.handler, Handler::Php(_))) {
+        return;
+    }
+    let mut known: Vec<RouteGuard<'_>> = Vec::new();
+    for (index, route) in routes.iter_mut().enumerate() {
+        let settings = config.settings(Some(site), Some(index));
+        let guards = settings.allow.into_iter().map(RouteGuard::Allow);
+        let guards = guards.chain(settings.deny.into_iter().map(RouteGuard::Deny));
+        let guards = guards.chain(settings.auth.map(RouteGuard::Auth));
+        let guards = guards.chain(config.sites[site].routes[index].limit.iter().map(RouteGuard::Limit));
+        let number = |guard| guard_number(&mut known, guard);
+        route.guards = RouteGuardSet::new(guards.map(number).collect());
+    }
+}
+
+/// Returns the place of a guard among those that are known, to which it is added.
+fn guard_number<'c>(known: &mut Vec<RouteGuard<'c>>, guard: RouteGuard<'c>) -> usize {
+    known.iter().position(|other| *other == guard).unwrap_or_else(|| {
+        known.push(guard);
+        known.len() - 1
+    })
 }

@@ -41,7 +41,7 @@ use routing::path_rules::{MapValues, PathRules, route_prefix};
 use routing::php::{self, PhpRoute};
 use routing::replace::RouteReplacement;
 use routing::request_path::PathPrefix;
-use routing::route::{Handler, Route, RoutePaths, RouteStep, RouteSteps, StepKind};
+use routing::route::{Handler, Route, RouteGuardSet, RoutePaths, RouteStep, RouteSteps, StepKind};
 use routing::router::RouteTable;
 use routing::streams::limits::StreamLimits;
 use routing::streams::route::StreamRoutes;
@@ -61,7 +61,7 @@ use telemetry::traces::TraceExport;
 
 use crate::assemble::content::{build_route_files, stripped_prefix};
 use crate::assemble::dictionaries;
-use crate::assemble::guards::GuardPlan;
+use crate::assemble::guards::{GuardPlan, number_guards};
 use crate::assemble::releases::{ReleasePlan, build_release, link_branches};
 use crate::assemble::response_cache::build_response_cache;
 use crate::assemble::upstreams::{GroupPlan, UpstreamRoute};
@@ -266,6 +266,7 @@ pub(crate) fn build_route_table(
                 route.steps.add(RouteStep::Rewrite(rules.clone()));
             }
         }
+        number_guards(config, site_index, &mut routes);
         let guard = plan.guards.site_guard(config, site_index, &plan.releases.counters);
         let guard =
             guard.map_err(|error| add_config_place("maintenance", "site", site.line.as_ref(), error))?;
@@ -446,6 +447,7 @@ fn build_route(
         label: core_context
             .filter(|_| is_counted)
             .map_or(0, |of| of.metrics.label(&RouteLabels::of(site, route))),
+        guards: RouteGuardSet::default(),
         branches: Vec::new(),
     })
 }

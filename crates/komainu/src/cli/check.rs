@@ -14,6 +14,7 @@ use failure::Failure;
 use http::path::{has_encoded_slash, matched_path};
 use net::Peer;
 use routing::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
+use routing::php;
 
 use crate::assemble::routes::convert_merge_slashes;
 use crate::check::reading::read;
@@ -162,6 +163,11 @@ fn explain_route(
     text.extend(
         route.zip(arguments.client).and_then(|(route, client)| explain_client_refusal(config, route, client)),
     );
+    text.extend(route.and_then(|own| {
+        explain_script_route(config, own, &path, &mut |script| {
+            routes.find(&RouteRequest { path: script, ..request }, fields())
+        })
+    }));
     if let Some(refusal) = route.and_then(|route| explain_path_refusal(config, route, raw_path.as_bytes())) {
         text.push_str(&refusal);
     }
@@ -211,6 +217,30 @@ fn explain_guards(config: &Config, found: RouteId) -> Option<String> {
     ];
     let names: Vec<&str> = asked.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
     (!names.is_empty()).then(|| format!("  before it answers: {}\n", names.join(", ")))
+}
+
+/// Explains that a script on the path (`/a.php/b`) has a route of its own, whose guards count too. `find` returns the
+/// route of a path.
+fn explain_script_route(
+    config: &Config,
+    own: RouteId,
+    path: &[u8],
+    find: &mut dyn FnMut(&[u8]) -> Option<RouteId>,
+) -> Option<String> {
+    let route = config.route(own);
+    if php::php_app(config, route).is_none() && php::script_server(route).is_none() {
+        return None;
+    }
+    let (script, other) = files::scripts_within(path)
+        .filter_map(|script| Some((script, find(script)?)))
+        .find(|(_, other)| *other != own)?;
+    let place = config.route(other).line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
+    let script = String::from_utf8_lossy(script);
+    let guards = explain_guards(config, other).unwrap_or_default();
+    Some(format!(
+        "  if {script} is a script, the guards of its route{place} count too: of the two routes the one that has the guards \
+         of both answers, and if none has, the answer is 404\n{guards}"
+    ))
 }
 
 /// Explains that the site or route refuses the client.

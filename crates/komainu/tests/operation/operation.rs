@@ -685,6 +685,34 @@ fn check_explains_which_route_matches() {
 }
 
 #[test]
+fn check_explains_that_a_script_on_the_path_has_a_route() {
+    let folder = Folder::new();
+    folder.write(
+        "k.toml",
+        r#"
+        [[route]]
+        path = "/admin/*.php"
+        allow = "10.0.0.0/8"
+        files = "."
+        php = "unix:/nowhere"
+        [[route]]
+        files = "."
+        php = "unix:/nowhere"
+        "#,
+    );
+    let path = folder.at("k.toml");
+    let path = path.to_str().unwrap();
+    let (ok, out, errors) = run(&["check", "-c", path, "--explain", "http://localhost/admin/a.php/b"]);
+    assert!(
+        ok && out.contains("if /admin/a.php is a script, the guards of its route (line 2)"),
+        "{out}{errors}"
+    );
+    assert!(out.contains("before it answers: `allow`"), "{out}");
+    let (_, out, _) = run(&["check", "-c", path, "--explain", "http://localhost/admin/b"]);
+    assert!(!out.contains("script"), "{out}");
+}
+
+#[test]
 fn check_explains_which_directives_may_refuse() {
     let folder = Folder::new();
     folder.write("passwords", "alice:$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC\n");

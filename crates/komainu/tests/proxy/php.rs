@@ -114,6 +114,70 @@ fn path_info_does_not_bypass_the_route_of_a_php_script() {
 }
 
 #[test]
+fn path_info_does_not_bypass_the_route_of_the_whole_path() {
+    let folder = Folder::new();
+    let Some(_fpm) = start(&folder) else { return };
+    for script in ["index.php", "open.php", "app/list.php", "shop/list.php"] {
+        folder.write(&format!("site/{script}"), SHOW);
+    }
+    folder.write("users", "u:$2y$05$GCLoBDaDVIxLT7kZCPDwHOKgyBEGbJBlY2IxyfHWzgmoMjmCsXCFK\n");
+    let config = r#"
+        [[route]]
+        path = ["/index.php", "/app/list.php"]
+        files = "site"
+        php = { to = "unix:fpm.sock", scripts = { front = false } }
+
+        [[route]]
+        path = "/shop/*.php"
+        deny = "10.0.0.0/8"
+        files = "site"
+        php = "unix:fpm.sock"
+
+        [[route]]
+        path = "/shop/*"
+        allow = "127.0.0.0/8"
+        files = "site"
+        php = "unix:fpm.sock"
+
+        [[route]]
+        path = "/app/*"
+        limit = { rate = "1/m", burst = 0 }
+        files = "site"
+        php = "unix:fpm.sock"
+
+        [[route]]
+        path = "/open.php"
+        redirect = "/elsewhere"
+
+        [[route]]
+        auth = { basic = "users" }
+        files = "site"
+        php = "unix:fpm.sock"
+        "#;
+    let rig = Rig::config(folder, config);
+    for (path, status) in [
+        ("/index.php", 200),
+        ("/none", 401),
+        // The route of the whole path asks for a password.
+        ("/index.php/users", 401),
+        ("/index%2ephp/users", 401),
+        ("//index.php/users", 401),
+        ("/index.php/", 401),
+        ("/app/list.php", 200),
+        // Its limit counts, too.
+        ("/app/list.php/a", 200),
+        ("/app/list.php/b", 429),
+        // Neither route has the guards of both.
+        ("/shop/list.php", 200),
+        ("/shop/list.php/x", 404),
+        ("/open.php", 302),
+        ("/open.php/x", 404),
+    ] {
+        rig.get(path).expect_status(status);
+    }
+}
+
+#[test]
 fn folders_without_index_are_for_the_front_script() {
     let folder = Folder::new();
     let Some(_fpm) = start(&folder) else { return };

@@ -85,6 +85,15 @@ impl Handler {
         matches!(self, Handler::Proxy(_) | Handler::Php(_) | Handler::App(_))
     }
 
+    /// Whether every request is refused.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Handler::Respond { status, .. } => status.code() >= 400,
+            Handler::RespondTemplate(answer) => answer.status.code() >= 400,
+            _ => false,
+        }
+    }
+
     /// Whether a response is cancelled if its client leaves.
     pub(super) fn cancels_on_disconnect(&self) -> bool {
         match self {

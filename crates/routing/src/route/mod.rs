@@ -14,10 +14,13 @@ use crate::path_rules::PathRules;
 use crate::request_path::RequestPath;
 
 mod handler;
+mod script_choice;
 mod step;
 
 use handler::PhpServed;
 pub use handler::{Handler, RoutePaths};
+pub use script_choice::RouteGuardSet;
+pub(crate) use script_choice::choose_route;
 pub use step::{RouteStep, RouteSteps, StepKind};
 
 /// A route on one core.
@@ -36,6 +39,8 @@ pub struct Route {
     pub edits: RouteEdits,
     /// Label under which requests are counted.
     pub label: usize,
+    /// Guards, where the site has PHP routes.
+    pub guards: RouteGuardSet,
     /// Branches of the split.
     pub branches: Vec<Rc<Route>>,
 }
