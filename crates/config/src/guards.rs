@@ -20,31 +20,17 @@ pub(crate) fn warn_of_unguarded_paths(routes: &[Node], check: &mut Checker) {
             continue;
         }
         if has_conditions(route) {
-            warn_of_unguarded_reading(route, guard, later, check);
             continue;
         }
         for path in route.one_or_more("path") {
-            let Some(name) = as_text(path).filter(|name| name.starts_with(['/', '*']) && name.len() > 1)
-            else {
+            let Some(name) = as_text(path).filter(|name| name.starts_with('/') && name.len() > 1) else {
                 continue;
             };
-            warn_of_unguarded_index(route, path, name, guard, routes, check);
-            if let Some(start) = name.strip_suffix('*') {
-                warn_of_earlier_suffixes(
-                    route,
-                    path,
-                    start.trim_end_matches('*'),
-                    guard,
-                    &routes[..index],
-                    check,
-                );
-                warn_of_unguarded_prefixes(route, path, start.trim_end_matches('*'), guard, routes, check);
-            }
             match name.strip_suffix("/*") {
                 Some(folder) if !folder.is_empty() && !folder.contains('*') => {
                     warn_of_unguarded_folder(route, path, folder, guard, routes, later, check);
                 }
-                None if name.starts_with('/') && !name.ends_with('/') && !name.contains(['*', '.']) => {
+                None if !name.ends_with('/') && !name.contains(['*', '.']) => {
                     warn_of_unguarded_subpaths(route, path, name, guard, routes, later, check);
                 }
                 _ => {}
@@ -112,7 +98,7 @@ fn warn_of_unguarded_methods(route: &Node, method: &Entry, guard: &str, later: &
 }
 
 /// Returns the route among `later` that answers all paths of `route` without its guard.
-fn next_unguarded<'n>(route: &Node, later: &'n [Node]) -> Option<&'n Node> {
+pub(crate) fn next_unguarded<'n>(route: &Node, later: &'n [Node]) -> Option<&'n Node> {
     let paths = route.one_or_more("path");
     let covers_all = |other: &Node| match paths {
         [] => other.entry("path").is_none(),
@@ -121,128 +107,8 @@ fn next_unguarded<'n>(route: &Node, later: &'n [Node]) -> Option<&'n Node> {
     first_unconditional(later, covers_all).filter(|next| bypasses_guard(route, next))
 }
 
-/// Warns if changes of files are guarded, which are only read, and reading goes to another route.
-fn warn_of_unguarded_reading(route: &Node, guard: &str, later: &[Node], check: &mut Checker) {
-    let Some(method) = only_method(route) else { return };
-    let reads = |item: &Node| {
-        as_text(item).is_none_or(|name| matches!(name, "GET" | "HEAD") || name.starts_with('!'))
-    };
-    let is_for_files = find_handler(route).is_some_and(|handler| handler.key == "files");
-    if !is_for_files || route.one_or_more("method").iter().any(reads) {
-        return;
-    }
-    let Some(next) = next_unguarded(route, later) else { return };
-    let title = format!("`{guard}` does not apply to `GET` and `HEAD`");
-    let finding =
-        check.warning(&method.key_span, title, "files are only read, and other methods are answered 405");
-    finding.related(next.span.clone(), "this route sends the files").help("remove `method`");
-}
-
-/// Warns if a guarded path is that of an index page, and its folder goes to another route, which sends the page.
-fn warn_of_unguarded_index(
-    route: &Node,
-    path: &Node,
-    name: &str,
-    guard: &str,
-    routes: &[Node],
-    check: &mut Checker,
-) {
-    let Ok(pattern) = PathPattern::parse(name) else { return };
-    let start = name.split('*').next().unwrap_or_default();
-    let folder = start.rfind('/').map_or("/", |end| &start[..=end]);
-    let Some(next) = first_unconditional(routes, |other| matches_path(other, folder)) else { return };
-    if std::ptr::eq(next, route) || !bypasses_guard(route, next) {
-        return;
-    }
-    let is_page = |page: &&str| pattern.matches(format!("{folder}{page}").as_bytes());
-    let Some(page) = index_pages(next).into_iter().find(is_page) else { return };
-    let title = format!("the path `{}` does not match the folder `{}`", shorten(name), shorten(folder));
-    let label = format!("`{guard}` does not apply to its index, `{page}`");
-    let finding = check.warning(&path.span, title, label);
-    finding.related(next.span.clone(), "this route answers the folder with it");
-    finding.help(format!("add the folder: `path = [\"{}\", \"{}\"]`", shorten(name), shorten(folder)));
-}
-
-/// Returns the names of index pages that a route with `files` sends for folders.
-fn index_pages(route: &Node) -> Vec<&str> {
-    let Some(files) = route.entry("files") else { return Vec::new() };
-    match files.value.entry("index") {
-        Some(_) => files.value.one_or_more("index").iter().filter_map(as_text).collect(),
-        None if route.entry("php").is_some() => vec!["index.php", "index.html"],
-        None => vec!["index.html"],
-    }
-}
-
-/// Warns if everything below `start` is guarded, and an earlier route answers the paths with some ending, such as
-/// `*.txt`.
-fn warn_of_earlier_suffixes(
-    route: &Node,
-    path: &Node,
-    start: &str,
-    guard: &str,
-    before: &[Node],
-    check: &mut Checker,
-) {
-    let is_ending = |item: &Node| {
-        let ending =
-            as_text(item).filter(|text| text.starts_with('*')).map(|text| text.trim_start_matches('*'));
-        ending.is_some_and(|ending| !ending.is_empty() && !ending.contains('*'))
-    };
-    for other in before.iter().filter(|other| !has_conditions(other) && bypasses_guard(route, other)) {
-        let Some(ending) = other.one_or_more("path").iter().find(|item| is_ending(item)) else { continue };
-        let shown = shorten(as_text(ending).unwrap_or_default());
-        let title = format!("`{guard}` does not apply to `{shown}` below `{}`", shorten(start));
-        let finding = check.warning(&path.span, title, "the first route that matches answers");
-        finding.related(ending.span.clone(), "this one matches first");
-        finding.help("put this route before the other");
-    }
-}
-
-/// Warns if everything below `start` is guarded, and another route sends the same files below a prefix that it removes.
-fn warn_of_unguarded_prefixes(
-    route: &Node,
-    path: &Node,
-    start: &str,
-    guard: &str,
-    routes: &[Node],
-    check: &mut Checker,
-) {
-    let answers = |other: &&Node| !std::ptr::eq(*other, route) && matches_path(other, start);
-    let own = find_handler(route);
-    let Some(files) =
-        own.or_else(|| find_handler(routes.iter().find(answers)?)).filter(|own| own.key == "files")
-    else {
-        return;
-    };
-    let removed = |files: &Entry| {
-        let prefix = files.value.entry("strip_prefix").and_then(|entry| as_text(&entry.value));
-        prefix.map(str::to_owned)
-    };
-    let Some(below) = start.strip_prefix(removed(files).unwrap_or_default().trim_end_matches('/')) else {
-        return;
-    };
-    for other in routes.iter().filter(|other| !std::ptr::eq(*other, route)) {
-        let Some(handler) = other.entry("files").filter(|other| entry_texts(other) == entry_texts(files))
-        else {
-            continue;
-        };
-        let Some(prefix) = removed(handler).filter(|prefix| !start.starts_with(prefix.as_str())) else {
-            continue;
-        };
-        let reached = format!("{}{below}", prefix.trim_end_matches('/'));
-        let answers = first_unconditional(routes, |one| matches_path(one, &reached));
-        if !answers.is_some_and(|one| std::ptr::eq(one, other)) || find_guard(other).is_some() {
-            continue;
-        }
-        let title = format!("the files of `{}` are also those of `{}`", shorten(start), shorten(&reached));
-        let finding = check.warning(&path.span, title, format!("`{guard}` does not apply to that path"));
-        finding.related(handler.value.span.clone(), "the same folder without its prefix");
-        finding.help(format!("add the path: `path = [\"{}*\", \"{}*\"]`", shorten(start), shorten(&reached)));
-    }
-}
-
 /// The first of these routes that answers, whatever else a request is.
-fn first_unconditional(routes: &[Node], answers: impl Fn(&Node) -> bool) -> Option<&Node> {
+pub(crate) fn first_unconditional(routes: &[Node], answers: impl Fn(&Node) -> bool) -> Option<&Node> {
     routes.iter().find(|route| !has_conditions(route) && answers(route))
 }
 
@@ -306,7 +172,7 @@ fn universal_network_family(network: &str) -> Option<&'static str> {
 }
 
 /// Returns the directive by which a route refuses some requests, or all.
-fn find_guard(route: &Node) -> Option<&'static str> {
+pub(crate) fn find_guard(route: &Node) -> Option<&'static str> {
     let guards = ["deny", "allow", "auth"].into_iter();
     let found = guards.filter_map(|key| Some((key, route.entry(key)?)));
     let mut found =
@@ -315,7 +181,7 @@ fn find_guard(route: &Node) -> Option<&'static str> {
 }
 
 /// Returns the `method` of a route if that is its only condition besides paths.
-fn only_method(route: &Node) -> Option<&Entry> {
+pub(crate) fn only_method(route: &Node) -> Option<&Entry> {
     let others = ["header", "query", "referer", "client", "country", "host", "not", "use"];
     route.entry("method").filter(|_| others.iter().all(|key| route.entry(key).is_none()))
 }
@@ -326,12 +192,12 @@ fn read_only_method(route: &Node) -> Option<&Entry> {
     only_method(route).filter(|_| route.one_or_more("method").iter().all(is_read))
 }
 
-fn find_handler(route: &Node) -> Option<&Entry> {
+pub(crate) fn find_handler(route: &Node) -> Option<&Entry> {
     HANDLER_DIRECTIVES.iter().find_map(|key| route.entry(key))
 }
 
 /// Whether `next` gives access, without a guard, to the resource that `route` guards.
-fn bypasses_guard(route: &Node, next: &Node) -> bool {
+pub(crate) fn bypasses_guard(route: &Node, next: &Node) -> bool {
     let has_same = |key: &&str| {
         let both = route.entry(key).zip(next.entry(key));
         both.is_some_and(|(own, other)| entry_texts(own) == entry_texts(other))
@@ -340,7 +206,7 @@ fn bypasses_guard(route: &Node, next: &Node) -> bool {
     find_handler(next).is_some() && is_same && find_guard(next).is_none()
 }
 
-fn entry_texts(entry: &Entry) -> Vec<String> {
+pub(crate) fn entry_texts(entry: &Entry) -> Vec<String> {
     let mut texts = Vec::new();
     for_each_text(&entry.value, &entry.key, &mut |key, text, _| {
         if key != "strip_prefix" {
@@ -350,7 +216,7 @@ fn entry_texts(entry: &Entry) -> Vec<String> {
     texts
 }
 
-fn matches_path(route: &Node, path: &str) -> bool {
+pub(crate) fn matches_path(route: &Node, path: &str) -> bool {
     let matches = |text: &str| PathPattern::parse(text).is_ok_and(|pattern| pattern.matches(path.as_bytes()));
     route.entry("path").is_none() || route.one_or_more("path").iter().filter_map(as_text).any(matches)
 }

@@ -52,6 +52,8 @@ mod condition_warnings;
 
 mod guards;
 
+mod side_doors;
+
 mod no_effect;
 
 mod warnings;
