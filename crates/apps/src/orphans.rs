@@ -16,12 +16,14 @@ use crate::launch::STARTED_PROCESSES;
 use crate::log::{AppLog, AppLogLevel};
 use crate::queues::lock;
 
+/// Time in which processes that an application has started may end after SIGTERM, at most.
+const TERM_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time within which killed processes must end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval at which their end is checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Time after which a stop reports the processes that it waits for.
-const REPORT_AFTER: Duration = Duration::from_millis(500);
+/// Time in which processes may end by themselves after the workers.
+const EXIT_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum number of processes in that report.
 const NAMED_MAX: usize = 8;
 
@@ -42,23 +44,33 @@ impl Orphans {
         self.0.push(leader);
     }
 
-    /// Waits until all groups have ended; kills them from `until` on. Logs the processes that it waits for,
-    /// once.
+    /// Ends all groups, of which the workers have ended already: by SIGTERM, and by SIGKILL 5 seconds later, or at
+    /// `until` if that is sooner. Logs the processes that get these signals.
     pub(crate) fn end(&mut self, until: Instant, app_log: &AppLog) {
-        let mut report_at = Some(Instant::now() + REPORT_AFTER);
-        loop {
-            self.reap(|_, _| {});
-            if self.0.is_empty() || Instant::now() >= until + KILL_TIMEOUT {
+        let now = Instant::now();
+        if self.await_end(now + EXIT_TIMEOUT) {
+            return;
+        }
+        for (signal, until, verb) in [
+            (Signal::TERM, until.min(now + TERM_TIMEOUT), "terminates"),
+            (Signal::KILL, now + TERM_TIMEOUT + KILL_TIMEOUT, "kills"),
+        ] {
+            let text = format!("{verb} processes that the application has started: {}", self.names());
+            app_log.report(AppLogLevel::Warn, &text);
+            // Groups of another user get no signal from here: they are killed by its launcher.
+            self.0.iter().for_each(|group| _ = kill_process_group(*group, signal));
+            if self.await_end(until) {
                 return;
             }
-            if Instant::now() >= until {
-                // Groups of another user are killed by its launcher.
-                self.0.iter().for_each(|group| _ = kill_process_group(*group, Signal::KILL));
-            }
-            if report_at.is_some_and(|at| Instant::now() >= at) {
-                report_at = None;
-                let text = format!("waits for processes that the application has started: {}", self.names());
-                app_log.report(AppLogLevel::Warn, &text);
+        }
+    }
+
+    /// Waits until all groups have ended, at most until `until`. Returns whether they have.
+    fn await_end(&mut self, until: Instant) -> bool {
+        loop {
+            self.reap(|_, _| {});
+            if self.0.is_empty() || Instant::now() >= until {
+                return self.0.is_empty();
             }
             std::thread::sleep(CHECK_INTERVAL);
         }

@@ -79,7 +79,7 @@ fn worker_ignores_sigterm_after_application_restores_handler() {
 }
 
 #[test]
-fn a_stop_names_the_process_that_it_waits_for() {
+fn a_stop_names_the_process_that_it_ends() {
     let app = "my $child = 0; sub { system('sleep 300 & echo $!'); [200, [], ['ok']] }\n";
     let rig = start(
         folder("a.psgi", app),
@@ -92,7 +92,32 @@ fn a_stop_names_the_process_that_it_waits_for() {
     assert!(kill(rig.child.id(), "-TERM"));
     logged(&rig, "sleep)");
     let log = rig.reported();
-    assert!(log.contains("waits for processes that the application has started: "), "{log}");
+    assert!(log.contains("terminates processes that the application has started: "), "{log}");
+}
+
+#[test]
+fn a_stop_terminates_and_then_kills_processes_of_the_application() {
+    let told = r#"trap "echo told >$1; exit" TERM; echo ready >$2; while :; do sleep 0.05; done"#;
+    let deaf = r#"trap "" TERM; echo ready >$2; while :; do sleep 0.05; done"#;
+    for (script, is_told) in [(told, true), (deaf, false)] {
+        let folder = folder("a.psgi", "");
+        let (mark, ready) = (folder.at("told"), folder.at("ready"));
+        let app = format!(
+            "sub {{ system('sh', '-c', q{{sh -c '{}' sh {} {} 2>/dev/null & }}); [200, [], ['ok']] }}\n",
+            script,
+            mark.display(),
+            ready.display()
+        );
+        folder.write("a.psgi", app);
+        // Long enough that only the end of its processes ends the stop.
+        let app = only("psgi = \"a.psgi\"\nworkers = 1\ntimeouts = { stop = \"1h\" }");
+        let mut rig = start(folder, &format!("threads = 1\n{app}"));
+        assert_eq!(Client::new(rig.address).get("/"), (200, "ok".into()));
+        eventually("the process has installed its handler", || ready.exists());
+        assert!(kill(rig.child.id(), "-TERM"));
+        eventually("the server has stopped", || rig.child.try_wait().unwrap().is_some());
+        assert_eq!(mark.exists(), is_told, "{script}");
+    }
 }
 
 const ASGI: &str = "\
