@@ -13,6 +13,7 @@ module Komainu
   # KOMAINU_SIGNAL_WHERE: the server requests stacks before it kills this process; and the limits of its output.
   WHERE = 16
   THREADS_MAX = 64
+  NAMED_MAX = 4
   FRAMES_MAX = 100
   private_constant :SHARED, :WHERE, :THREADS_MAX, :FRAMES_MAX
 
@@ -190,6 +191,7 @@ module Komainu
 
     # Forks workers when the server asks for them. Returns in each worker, and once at the end.
     def prototype
+      warn_of_threads
       GC.start
       GC.compact if GC.respond_to?(:compact) && !Process.respond_to?(:warmup)
       Process.warmup if Process.respond_to?(:warmup)
@@ -199,6 +201,20 @@ module Komainu
         return :worker if fork_worker
       end
       :leave
+    end
+
+    # Names the threads that were started while the application was loaded: a fork has only the thread that forks.
+    def warn_of_threads
+      threads = Thread.list - [Thread.current]
+      return if threads.empty? || @hooks[:after_fork].any?
+
+      names = threads.first(NAMED_MAX).map(&:inspect).join(", ")
+      more = threads.size > NAMED_MAX ? " and #{threads.size - NAMED_MAX} more" : ""
+      $stderr.puts(
+        "warning: threads that were started while the application was loaded do not run in its workers: " \
+        "#{names}#{more}. Start them in Komainu.after_fork, or load the application in each worker: " \
+        "preload = false, komainu run --no-preload"
+      )
     end
 
     # Whether this is the worker. Forked twice, so that it becomes the server's own child.

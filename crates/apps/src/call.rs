@@ -211,7 +211,11 @@ impl<'c> Call<'c> {
                 let whole = stop.is_some_and(|stop| stop.part == ResponsePart::End);
                 let length = whole.then_some((body_end - head) as u64);
                 if let Err(why) = self.begin(exchange, &buffer[..head], &buffer[head..body_end], length) {
-                    self.app_log.report(AppLogLevel::Error, &format!("its answer makes no response: {why}"));
+                    let request = exchange.request();
+                    let shown =
+                        format!("{} {}", request.method_name().escape_ascii(), request.path().escape_ascii());
+                    let text = format!("its answer to {shown} makes no response: {why}");
+                    self.app_log.report(AppLogLevel::Error, &text);
                     return end_invalid(exchange);
                 }
             }

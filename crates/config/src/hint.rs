@@ -54,6 +54,9 @@ pub(crate) fn directive_hint(key: &str, place: &str) -> Option<String> {
         Ours::NotThere(reason) => return Some(format!("{}'s `{key}` is not there: {reason}", server.name)),
         Ours::Here(equivalent) => equivalent.strip_suffix(&in_place).unwrap_or(equivalent),
     };
+    if text.trim_matches('`') == key {
+        return None;
+    }
     let other = found.find_map(|(server, directive)| match directive {
         ForeignDirective { ours: Ours::Here(other), .. } if directive.ours != first.ours => {
             Some(format!("; of {}, {}", server.name, other.strip_suffix(&in_place).unwrap_or(other)))

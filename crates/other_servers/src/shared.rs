@@ -14,8 +14,8 @@ pub(crate) const REPLACE: &str = "`replace = { from = \"...\", to = \"...\" }` i
 /// Differences of servers of applications.
 pub(crate) const APPLICATION_DIFFERENCES: &[&str] = &[
     "The web server and the workers are one: requests and responses are buffered, so that slow clients occupy no worker.",
-    "Workers are forked from a process that has loaded the application (`preload`); code that opens connections when it is loaded runs \
-     once, and `preload = false` loads it in each worker.",
+    "Workers are forked from a process that has loaded the application (`preload`); code that opens connections or starts \
+     threads when it is loaded runs once, in none of the workers, and `preload = false` loads it in each.",
     "The output of the application goes to the error log.",
     "SIGHUP loads the configuration and the application again, without a lost request.",
 ];

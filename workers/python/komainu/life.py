@@ -19,6 +19,8 @@ GIVEN = dict(os.environ)
 WHERE = 16
 # Signals that reach the whole process group but are meant for the server.
 SHARED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+# The number of threads that a warning names.
+NAMED_MAX = 4
 # The id of the process that ignores these signals; forks of it do not.
 staying = None
 
@@ -102,6 +104,7 @@ def give_up(reason):
 def prototype():
     """Forks workers when the server asks for them. True in each worker, and False at the end."""
     # Freezes all objects: the collector then does not touch, and so copy, the memory that all workers share.
+    warn_of_threads()
     gc.collect()
     gc.freeze()
     _native.loaded()
@@ -110,6 +113,21 @@ def prototype():
         if fork_worker():
             return True
     return False
+
+
+def warn_of_threads():
+    """Names the threads that were started while the application was loaded: a fork has only the thread that forks."""
+    threading = sys.modules.get("threading")
+    if threading is None or komainu.hooks["after_fork"]:
+        return
+    names = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if names:
+        more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+        print(
+            f"warning: threads that were started while the application was loaded do not run in its workers: "
+            f"{', '.join(names[:NAMED_MAX])}{more}. Start them in a function with @komainu.after_fork, or load the "
+            f"application in each worker: preload = false, komainu run --no-preload",
+            file=sys.stderr)
 
 
 def fork_worker():

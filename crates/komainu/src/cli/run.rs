@@ -111,6 +111,9 @@ pub(crate) struct RunAppArguments {
     /// Load the application again when a file beside it changes
     #[arg(long, visible_alias = "reload")]
     pub(crate) watch: bool,
+    /// Load the application in each worker, and not once before they are forked
+    #[arg(long)]
+    pub(crate) no_preload: bool,
     /// The interface of a Python application [default: detected]
     #[arg(long, value_name = "INTERFACE")]
     pub(crate) interface: Option<Interface>,
@@ -128,6 +131,7 @@ impl RunAppArguments {
             ("--env", !self.env.is_empty()),
             ("--env-file", !self.env_file.is_empty()),
             ("--watch", self.watch),
+            ("--no-preload", self.no_preload),
             ("--interface", self.interface.is_some()),
         ]
         .into_iter()
@@ -299,6 +303,7 @@ fn detect_application(run: &RunArguments, target: &str) -> Result<Option<(String
         show_errors: true,
         ..AppSettings::of_kind(kind)
     };
+    app.preload = !given.no_preload;
     app.timeouts.request = given.timeout.unwrap_or(app.timeouts.request);
     app.recycle.requests = given.max_requests.map(u64::from);
     app.recycle.memory_bytes = given.max_memory;
@@ -348,6 +353,13 @@ const TARGETS_HELP: &str = "a target is a folder, an upstream server (http://HOS
 fn run_hint(target: &Path) -> Option<String> {
     let name = target.file_name()?.to_str()?;
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+    let module = Path::new(&name.replace('.', "/")).with_extension("py");
+    if target.components().count() == 1 && !target.exists() && module.is_file() {
+        return Some(format!(
+            "a Python application is MODULE:NAME: `komainu run {name}:application` is `application` in {}",
+            module.display()
+        ));
+    }
     let text = match (name, extension) {
         ("package.json", _)
         | (_, "js" | "mjs" | "cjs" | "ts" | "go" | "jar" | "war" | "exs" | "ex" | "rs") => {

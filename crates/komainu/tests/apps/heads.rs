@@ -1,6 +1,6 @@
 //! Response heads in every language: framing set by the application, case of field names, and large heads.
 
-use crate::hosted::{Client, native, start};
+use crate::hosted::{Client, folder, logged, native, only, start};
 use crate::rig::{Folder, Rig, eventually};
 
 const CHUNKS: &str = "3\\r\\nabc\\r\\n0\\r\\n\\r\\n";
@@ -186,4 +186,12 @@ fn response_head_of_200_kb_is_accepted_when_configured() {
         let head = client.head();
         assert!(head.len() > 200_000 && head.starts_with("HTTP/1.1 200"), "{language}: {}", head.len());
     }
+}
+
+#[test]
+fn log_names_the_request_whose_answer_makes_no_response() {
+    let app = "def app(environ, start_response):\n    start_response('200 OK', [('X-Bad', 'a\\r\\nb: c')])\n    return [b'ok']\n";
+    let rig = start(folder("a.py", app), &only("wsgi = \"a.py:app\"\nworkers = 1"));
+    assert_eq!(Client::new(rig.address).get("/cart?token=secret").0, 502);
+    logged(&rig, "its answer to GET /cart makes no response: ");
 }

@@ -157,3 +157,50 @@ fn a_ruby_worker_keeps_no_files_of_uploads() {
         assert_eq!(client.post("/", &body), (200, "1".into()));
     }
 }
+
+#[test]
+fn threads_started_while_loading_are_named_or_run_in_workers() {
+    const PYTHON: &str = "\
+import threading, time
+beats = 0
+def beat():
+    global beats
+    while True:
+        beats += 1
+        time.sleep(.01)
+threading.Thread(target=beat, name='the heart', daemon=True).start()
+HOOK
+def app(environ, start_response):
+    start_response('200 OK', [])
+    return [str(threading.active_count()).encode()]
+";
+    const RUBY: &str = "\
+Thread.new { loop { sleep 0.01 } }.name = 'the heart'
+HOOK
+run ->(_) { [200, {}, [Thread.list.size.to_s]] }
+";
+    const WARNING: &str =
+        "threads that were started while the application was loaded do not run in its workers";
+    for (name, text, app, hook) in [
+        ("a.py", PYTHON, "wsgi = \"a.py:app\"", "import komainu; komainu.after_fork(lambda: None)"),
+        ("config.ru", RUBY, "rack = \"config.ru\"", "Komainu.after_fork { }"),
+    ] {
+        for (preload, hook, is_warned, threads) in
+            [(true, "", true, "1"), (true, hook, false, "1"), (false, "", false, "2")]
+        {
+            let settings = only(&format!("{app}\npreload = {preload}\nworkers = 1"));
+            let rig = start(folder(name, &text.replace("HOOK", hook)), &format!("threads = 1\n{settings}"));
+            assert_eq!(
+                Client::new(rig.address).get("/"),
+                (200, threads.to_owned()),
+                "{name} {preload} {hook}"
+            );
+            let log = rig.reported();
+            assert_eq!(
+                log.contains(WARNING) && log.contains("the heart"),
+                is_warned,
+                "{name} {preload}: {log}"
+            );
+        }
+    }
+}

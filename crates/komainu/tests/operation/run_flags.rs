@@ -253,7 +253,7 @@ fn help_manual_and_completions_list_run_flags() {
 #[test]
 fn unsupported_target_is_answered_with_a_suggestion() {
     let folder = Folder::new();
-    folder.write("server.js", "").write("nginx.conf", "").write("k.toml", "");
+    folder.write("server.js", "").write("nginx.conf", "").write("k.toml", "").write("shop/wsgi.py", "");
     for (target, part) in [
         ("none.php", "`php`: there is no file "),
         ("server.js", "komainu run http://127.0.0.1:PORT"),
@@ -265,6 +265,7 @@ fn unsupported_target_is_answered_with_a_suggestion() {
         ("k.toml", "komainu start -c"),
         ("localhost:3000", "write \"http://localhost:3000\""),
         ("nothing", "there is no such folder"),
+        ("shop.wsgi", "`komainu run shop.wsgi:application` is `application` in shop/wsgi.py"),
     ] {
         let done = komainu().args(["run", target]).current_dir(folder.path()).output().unwrap();
         let errors = text(&done.stderr);
