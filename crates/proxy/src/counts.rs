@@ -36,7 +36,7 @@ impl UpstreamCounters {
         let reason = match failure {
             AttemptFailure::Connect(_) => 0,
             AttemptFailure::ConnectTimeout | AttemptFailure::HeadTimeout => 1,
-            AttemptFailure::ConnectionLost | AttemptFailure::Body(_) => 2,
+            AttemptFailure::ConnectionLost | AttemptFailure::Body(_) | AttemptFailure::BodyOwed(_) => 2,
             AttemptFailure::Invalid(_) | AttemptFailure::Repairable(..) => 3,
             AttemptFailure::RetryableStatus(_) => 4,
             AttemptFailure::Unprocessed => 5,

@@ -30,10 +30,14 @@ pub(crate) enum AttemptFailure {
     RetryableStatus(Status),
     /// The upstream failed in the middle of a response body, so the response cannot be completed.
     Body(&'static str),
+    /// The upstream closed the connection, or broke its response off, while the client still owed a part of its body.
+    BodyOwed(&'static str),
     /// The client or this server failed, not the upstream.
     NotUpstream(Fault),
 }
 
+/// Reason for a connection that closed without a response.
+pub(crate) const CLOSED_BEFORE_ANSWER: &str = "the upstream closed the connection before it answered";
 /// Reason for a failure in a trailer, after the head: a fixed text, because only that is reported at this
 /// point.
 const SPACE_IN_TRAILER: &str = "space before colon in a trailer field, which lenient_heads = true repairs";
@@ -76,13 +80,14 @@ impl AttemptFailure {
     }
 
     /// Whether the failure counts towards the server's ejection. A closed kept connection does not, nor does
-    /// a lack of descriptors or ports on this machine.
+    /// a lack of descriptors or ports on this machine, nor the end of a request whose client may be the cause.
     pub(crate) fn is_server_fault(&self) -> bool {
         !matches!(
             self,
             AttemptFailure::Stale
                 | AttemptFailure::ResourcesExhausted
                 | AttemptFailure::Unprocessed
+                | AttemptFailure::BodyOwed(_)
                 | AttemptFailure::NotUpstream(_)
         )
     }
@@ -90,7 +95,22 @@ impl AttemptFailure {
     /// Whether to log this failure. A kept connection that the upstream closed is normal and is not logged.
     pub(crate) fn should_log(&self) -> bool {
         self.is_server_fault()
-            || matches!(self, AttemptFailure::ResourcesExhausted | AttemptFailure::Unprocessed)
+            || matches!(
+                self,
+                AttemptFailure::ResourcesExhausted
+                    | AttemptFailure::Unprocessed
+                    | AttemptFailure::BodyOwed(_)
+            )
+    }
+
+    /// Returns the failure of an attempt whose client still owes a part of its body: a server may give up waiting
+    /// for it, and clients could have servers ejected by sending none.
+    pub(crate) fn with_body_owed(self) -> AttemptFailure {
+        match self {
+            AttemptFailure::ConnectionLost => AttemptFailure::BodyOwed(CLOSED_BEFORE_ANSWER),
+            AttemptFailure::Body(reason) => AttemptFailure::BodyOwed(reason),
+            failure => failure,
+        }
     }
 }
 

@@ -162,7 +162,7 @@ impl<'r, 'c> Relay<'r, 'c> {
             }
             self.send_body()?;
             let waited = self.request_progress == RequestProgress::Continue;
-            let down = self.receive_response()?;
+            let down = self.receive_response().map_err(|failure| self.attribute(failure))?;
             match down {
                 ResponseProgress::Done => return self.finish(),
                 ResponseProgress::Upgraded => return Ok(RelayOutcome::Upgraded),
@@ -305,6 +305,14 @@ impl<'r, 'c> Relay<'r, 'c> {
             self.client_read_at = self.exchange.core().now();
         }
         Ok(gathered)
+    }
+
+    /// Returns the failure with the part that the client has in it.
+    #[cold]
+    fn attribute(&self, failure: AttemptFailure) -> AttemptFailure {
+        let owes_body = !self.replay.ended
+            && matches!(self.request_progress, RequestProgress::Body | RequestProgress::Abandoned);
+        if owes_body { failure.with_body_owed() } else { failure }
     }
 
     fn abandon_body(&mut self) {

@@ -2,7 +2,7 @@
 
 use http::{Method, Status};
 
-use crate::failure::AttemptFailure;
+use crate::failure::{AttemptFailure, CLOSED_BEFORE_ANSWER};
 use crate::options::Retry;
 
 /// Initial and maximum number of available retries.
@@ -78,7 +78,10 @@ pub(crate) fn decide(failure: &AttemptFailure, progress: &AttemptProgress, optio
         | AttemptFailure::ResourcesExhausted
         | AttemptFailure::Stale
         | AttemptFailure::Unprocessed => RetryDecision::OtherServer,
-        AttemptFailure::ConnectionLost | AttemptFailure::HeadTimeout | AttemptFailure::RetryableStatus(_)
+        AttemptFailure::ConnectionLost
+        | AttemptFailure::BodyOwed(_)
+        | AttemptFailure::HeadTimeout
+        | AttemptFailure::RetryableStatus(_)
             if harmless =>
         {
             RetryDecision::OtherServer
@@ -99,12 +102,11 @@ pub(crate) fn error_response(failure: &AttemptFailure) -> (Status, &'static str)
             (Status::GATEWAY_TIMEOUT, "the upstream could not be reached in time")
         }
         AttemptFailure::Unprocessed => (Status::BAD_GATEWAY, "the upstream refuses the request's stream"),
-        AttemptFailure::Stale | AttemptFailure::ConnectionLost => {
-            (Status::BAD_GATEWAY, "the upstream closed the connection before it answered")
-        }
+        AttemptFailure::Stale | AttemptFailure::ConnectionLost => (Status::BAD_GATEWAY, CLOSED_BEFORE_ANSWER),
         AttemptFailure::HeadTimeout => (Status::GATEWAY_TIMEOUT, "the upstream took too long to answer"),
         AttemptFailure::Invalid(reason)
         | AttemptFailure::Repairable(reason, _)
+        | AttemptFailure::BodyOwed(reason)
         | AttemptFailure::Body(reason) => (Status::BAD_GATEWAY, reason),
         AttemptFailure::RetryableStatus(status) => (*status, "the upstream could not answer"),
         AttemptFailure::NotUpstream(_) => (Status::INTERNAL_SERVER_ERROR, "the server could not answer"),

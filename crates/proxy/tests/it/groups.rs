@@ -468,6 +468,41 @@ fn slow_client_does_not_eject_the_server() {
 }
 
 #[test]
+fn server_that_gives_up_waiting_for_a_body_is_not_ejected() {
+    // Closes without a response, or within one, while a part of the body is missing.
+    let origin = Origin::start(|mut caller, _| {
+        let head = caller.head().unwrap();
+        while caller.body_piece().is_some_and(|piece| !piece.ends_with(b"!")) {}
+        if head.contains("/begun") {
+            caller.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf");
+        }
+    });
+    for path in ["/", "/begun"] {
+        for framing in
+            ["Content-Length: 100\r\n\r\nsome!", "Transfer-Encoding: chunked\r\n\r\n5\r\nsome!\r\n"]
+        {
+            let mut options = group(&[&origin, &origin]);
+            options.group.ejection =
+                Some(Eject { failures_max: 1, first: Millis(3_600_000), max: Millis(3_600_000) });
+            options.route.read_ahead_bytes = 0;
+            let rig = Rig::with(options);
+            for _ in 0..4 {
+                let mut client = rig.client();
+                client.send(&format!("POST {path} HTTP/1.1\r\nHost: a\r\n{framing}"));
+                match client.response(http::Method::Post) {
+                    Ok(response) => assert_eq!((response.status, path), (502, "/"), "{framing}"),
+                    Err(broken) => assert_eq!(path, "/begun", "{framing}: {broken}"),
+                }
+            }
+            for server in [0, 1] {
+                let state = rig.shared.state(server, Moment::ZERO);
+                assert_eq!(state, proxy::health::ServerState::Up, "{path} {framing}");
+            }
+        }
+    }
+}
+
+#[test]
 fn queued_request_of_a_closed_client_is_never_sent() {
     let held = Held::new("h");
     let mut options = group(&[&held.origin]);
