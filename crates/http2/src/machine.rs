@@ -31,6 +31,10 @@ pub struct Options {
     pub stream_window: u32,
     /// Maximum for all streams together, in bytes; at least 65,535. Default 256 KiB.
     pub connection_window: u32,
+    /// Whether content counts against the connection's window only until it is received, so that the windows of the
+    /// streams alone limit unread content, and streams that nobody reads cannot stop others. The caller limits the
+    /// number of streams. Default false.
+    pub streams_bound_unread: bool,
     /// Size of the dynamic table for received heads (SETTINGS_HEADER_TABLE_SIZE). Default 4,096 bytes.
     pub table_bytes_max: u32,
     /// Memory that the caller keeps for each stream in addition to its head, charged to the peer. Default 4
@@ -49,6 +53,7 @@ impl Default for Options {
             streams_max: 128,
             stream_window: 64 * 1024,
             connection_window: 256 * 1024,
+            streams_bound_unread: false,
             table_bytes_max: TABLE_BYTES_INITIAL,
             stream_bytes: 4096,
             peer_limits: PeerLimits::default(),
@@ -351,6 +356,12 @@ impl Machine {
         self.continuation.is_some() || self.start != ConnectionStart::Done
     }
 
+    /// Bytes of content that the connection's window permits to be sent now, on all streams together.
+    #[must_use]
+    pub fn connection_sendable(&self) -> usize {
+        self.send_window.available()
+    }
+
     /// Number of streams that have not been released.
     #[must_use]
     pub fn stream_count(&self) -> usize {
@@ -453,11 +464,13 @@ impl Machine {
 
     /// Sends due window updates for one stream and the connection. Returns whether any was sent.
     pub(crate) fn update_windows(&mut self, stream: u32) -> bool {
-        if self.is_throttled() {
+        let is_throttled = self.is_throttled();
+        if is_throttled && !self.options.streams_bound_unread {
             return false;
         }
         let before = self.control.len();
-        if let Some(stream) = self.streams.find_mut(stream)
+        if !is_throttled
+            && let Some(stream) = self.streams.find_mut(stream)
             && let Some(increment) = stream.window_update()
         {
             frame::window_update(&mut self.control, stream.id, increment);

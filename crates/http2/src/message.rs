@@ -263,13 +263,17 @@ impl Machine {
         }
         match self.admit_data(header, content, ended) {
             DataAdmission::Admitted => {
-                self.receive_window.return_bytes(overhead);
+                let is_bounded = self.options.streams_bound_unread;
+                self.receive_window.return_bytes(if is_bounded { header.len } else { overhead });
                 if let Some(record) = self.streams.find_mut(header.stream) {
                     record.receive_window.return_bytes(overhead);
                 }
                 if content > 0 {
                     self.data =
                         Some(PartialData { stream: header.stream, remaining_bytes: content, padding, ended });
+                    if is_bounded {
+                        self.update_windows(0);
+                    }
                     return Ok(None);
                 }
                 self.skip_bytes = padding;
@@ -364,7 +368,7 @@ impl Machine {
             |record: &&mut StreamRecord| record.reset.is_none() && record.receiving == Receiving::Body;
         let Some(record) = self.streams.find_mut(rest.stream).filter(wanted) else {
             // The stream ended in the middle of its frame.
-            self.receive_window.return_bytes(len);
+            self.return_content(len);
             self.update_windows(0);
             return (len, None);
         };
@@ -377,6 +381,13 @@ impl Machine {
             Event::Data { stream: rest.stream, data, ended: false }
         };
         (len, Some(event))
+    }
+
+    /// Returns content to the connection's window, unless that was done when it arrived.
+    pub(crate) fn return_content(&mut self, len: usize) {
+        if !self.options.streams_bound_unread {
+            self.receive_window.return_bytes(len);
+        }
     }
 
     fn end_of_data(&mut self, stream: u32, data: Span) -> Event {

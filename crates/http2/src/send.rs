@@ -276,7 +276,7 @@ impl Machine {
         let len = len.min(record.unread);
         record.unread -= len;
         record.receive_window.return_bytes(len);
-        self.receive_window.return_bytes(len);
+        self.return_content(len);
         self.ledger.free(len);
         self.count_consumed(stream, len);
         if self.update_windows(stream) {
@@ -325,9 +325,10 @@ impl Machine {
     }
 
     /// Releases a stream that the caller no longer uses. A stream that is not closed is reset; with NO_ERROR
-    /// if only the rest of a request is missing, because its response is complete.
-    pub fn release(&mut self, stream: u32) {
-        let Some(record) = self.streams.find(stream) else { return };
+    /// if only the rest of a request is missing, because its response is complete. Returns whether the stream
+    /// was cut: reset by either side, unless the peer did so with NO_ERROR.
+    pub fn release(&mut self, stream: u32) -> bool {
+        let Some(record) = self.streams.find(stream) else { return false };
         if !record.is_closed() {
             let code = match record.sending {
                 Sending::Ended if self.is_server => ErrorCode::NO_ERROR,
@@ -336,14 +337,16 @@ impl Machine {
             };
             self.reset(stream, code);
         }
-        let Some(record) = self.streams.remove(stream) else { return };
+        let Some(record) = self.streams.remove(stream) else { return false };
+        let is_ended_early = record.reset_by_peer && record.reset == Some(ErrorCode::NO_ERROR);
         if record.reset.is_some() && !record.reset_by_peer {
             self.streams.remember_reset(stream);
         }
-        self.receive_window.return_bytes(record.unread);
+        self.return_content(record.unread);
         self.ledger.free(self.options.stream_bytes + record.held + record.unread);
         self.growth.stream_bytes_grown -= record.grown_bytes;
         self.update_windows(0);
+        record.reset.is_some() && !is_ended_early
     }
 
     /// Sends a ping; the answer is reported as [`crate::Event::Pong`].

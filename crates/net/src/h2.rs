@@ -12,6 +12,9 @@ use crate::mux::{
 };
 use crate::options;
 
+/// Room in a server's window for all streams, in bytes, from which on a request with a body can begin.
+const SEND_ROOM_MIN: usize = 16 * 1024;
+
 /// Result of comparing the first bytes of a connection with the HTTP/2 preface; `Partial` means that more
 /// bytes are needed.
 pub(crate) enum PrefaceMatch {
@@ -85,8 +88,12 @@ impl ClientProtocol for Frames {
         self.machine.grant(id, bytes);
     }
 
-    fn release(&mut self, id: u32) {
-        self.machine.release(id);
+    fn release(&mut self, id: u32) -> bool {
+        self.machine.release(id)
+    }
+
+    fn has_send_room(&self) -> bool {
+        self.machine.connection_sendable() >= SEND_ROOM_MIN
     }
 
     fn cancel_flood(&mut self, id: u32) {

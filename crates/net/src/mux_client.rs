@@ -6,7 +6,8 @@
 //!
 //! A server can make this side hold a window and a few heads for each stream, and tables and one buffer in
 //! each direction for the connection. All of this is accounted for in the core's memory. A slow reader of one
-//! stream cannot block the others, because the connection's window covers all of them.
+//! stream cannot block the others: over HTTP/2 only the streams' windows bound what is unread, and over HTTP/3 the
+//! connection's window is larger than theirs together.
 
 pub(crate) mod options;
 pub(crate) mod shared;

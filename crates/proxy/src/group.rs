@@ -317,6 +317,7 @@ impl GroupState {
     ) -> Result<MuxRequestStream, AttemptFailure> {
         let pool = &self.mux_pools[server];
         let needs_connect = request.protocol.is_some();
+        let has_body = !request.has_no_body;
         loop {
             if let Some(stream) = pool.request(request) {
                 return Ok(stream);
@@ -325,9 +326,14 @@ impl GroupState {
                 return Err(AttemptFailure::Invalid("the upstream takes no extended CONNECT any more"));
             }
             match pool.acquire_dial_permit() {
-                Some(_dialling) => self.dial_shared(server, deadline).await?,
-                None if pool.wait_for_room(needs_connect, deadline).await => {}
-                None => return Err(AttemptFailure::ConnectTimeout),
+                Some(_dialling) => {
+                    if let Err(failure) = self.dial_shared(server, deadline).await {
+                        // The server may take no further connection.
+                        return pool.request_anywhere(request).ok_or(failure);
+                    }
+                }
+                None if pool.wait_for_room(has_body, needs_connect, deadline).await => {}
+                None => return pool.request_anywhere(request).ok_or(AttemptFailure::ConnectTimeout),
             }
         }
     }

@@ -14,11 +14,17 @@ use times::{Millis, Moment};
 use crate::dial::Connected;
 use crate::options::GroupOptions;
 
+/// Maximum number of connections that are opened because others are worn or have no room for content, and of worn ones
+/// whose requests have not ended. Beyond it, these are used too.
+const EXTRA_CONNECTIONS_MAX: usize = 1_000;
+
 /// Pool of HTTP/2 or HTTP/3 connections to one server.
 pub(crate) struct MuxPool {
     core: Core,
     options: MuxLinkOptions,
     links: RefCell<Vec<(MuxLink, Option<SocketAddr>)>>,
+    /// Worn connections whose requests have not ended.
+    retired: RefCell<Vec<MuxLink>>,
     /// Whether a request is opening a connection that others wait for.
     is_dialling: Cell<bool>,
     waiting: Rc<RefCell<Vec<Waker>>>,
@@ -42,6 +48,7 @@ impl MuxPool {
             core: core.clone(),
             options,
             links: RefCell::default(),
+            retired: RefCell::default(),
             is_dialling: Cell::new(false),
             waiting: Rc::default(),
         }
@@ -49,7 +56,40 @@ impl MuxPool {
 
     /// Begins a request on the first connection that has room; `None` if there is none.
     pub(crate) fn request(&self, request: &MuxRequest<'_>) -> Option<MuxRequestStream> {
+        self.retire_worn();
+        let needs_send_room = self.needs_send_room(!request.has_no_body);
+        let links = self.links.borrow();
+        let mut fitting = links.iter().filter(|(link, _)| !needs_send_room || link.has_send_room());
+        fitting.find_map(|(link, _)| link.request(request))
+    }
+
+    /// Begins a request on the first connection that accepts one, even if it has no room for content.
+    pub(crate) fn request_anywhere(&self, request: &MuxRequest<'_>) -> Option<MuxRequestStream> {
         self.links.borrow().iter().find_map(|(link, _)| link.request(request))
+    }
+
+    /// Whether only connections with room for content count. Uploads that a server does not read use up the window of
+    /// their connection, and others would wait behind them.
+    fn needs_send_room(&self, has_body: bool) -> bool {
+        has_body && self.links.borrow().len() < EXTRA_CONNECTIONS_MAX
+    }
+
+    /// Lets worn connections accept no further requests, so that the server does not close them under others.
+    fn retire_worn(&self) {
+        let is_worn = |(link, _): &(MuxLink, _)| link.is_worn();
+        if !self.links.borrow().iter().any(is_worn) {
+            return;
+        }
+        let mut links = self.links.borrow_mut();
+        let mut retired = self.retired.borrow_mut();
+        retired.retain(|link| !link.has_ended());
+        while retired.len() < EXTRA_CONNECTIONS_MAX
+            && let Some(place) = links.iter().position(is_worn)
+        {
+            let (link, _) = links.remove(place);
+            link.retire();
+            retired.push(link);
+        }
     }
 
     /// Acquires the right to open a connection; `None` if one is being opened.
@@ -73,9 +113,11 @@ impl MuxPool {
     }
 
     /// Waits until a connection has room for a request, or one may be opened. False at the deadline.
-    pub(crate) async fn wait_for_room(&self, needs_connect: bool, deadline: Moment) -> bool {
-        let fits =
-            |link: &MuxLink| link.can_begin() && (!needs_connect || link.supports_connect() == Some(true));
+    pub(crate) async fn wait_for_room(&self, has_body: bool, needs_connect: bool, deadline: Moment) -> bool {
+        let fits = |link: &MuxLink| {
+            let has_room = link.can_begin() && (!self.needs_send_room(has_body) || link.has_send_room());
+            has_room && (!needs_connect || link.supports_connect() == Some(true))
+        };
         let has_room = || self.links.borrow().iter().any(|(link, _)| fits(link));
         self.wait(deadline, || has_room() || self.may_dial()).await
     }
@@ -108,6 +150,7 @@ impl MuxPool {
     /// complete.
     pub(crate) fn sweep(&self, fits: impl Fn(Option<SocketAddr>) -> bool) {
         self.links.borrow_mut().retain(|(link, address)| !link.is_closing() && fits(*address));
+        self.retired.borrow_mut().retain(|link| !link.has_ended());
     }
 
     /// Returns the number of connections that accept requests.

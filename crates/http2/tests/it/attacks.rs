@@ -293,14 +293,14 @@ fn races_of_resets_and_releases_leave_nothing_held() {
                 11 => driven.machine.discard(id),
                 12 if random.u8(..20) == 0 => driven.machine.shutdown(),
                 13 if random.u8(..20) == 0 => driven.machine.finish_shutdown(),
-                _ => driven.machine.release(id),
+                _ => _ = driven.machine.release(id),
             }
             if driven.error.is_some() {
                 break;
             }
         }
         let ids: Vec<u32> = driven.machine.stream_ids().collect();
-        ids.into_iter().for_each(|id| driven.machine.release(id));
+        ids.into_iter().for_each(|id| _ = driven.machine.release(id));
         driven.machine.flush(&mut driven.out);
         assert!(driven.machine.held_bytes() < 8 * 1024, "seed {seed}: {} bytes", driven.machine.held_bytes());
     }

@@ -459,7 +459,7 @@ fn calls_on_a_closed_stream_have_no_effect() {
     let mut trailers = http::Fields::new();
     trailers.try_push(b"Grpc-Status", b"0").unwrap();
     assert!(driven.machine.send_trailers(5, &trailers, &mut driven.out));
-    [1, 3, 5].into_iter().for_each(|stream| driven.machine.release(stream));
+    [1, 3, 5].into_iter().for_each(|stream| _ = driven.machine.release(stream));
     driven.feed(&[]);
     let resets: Vec<_> = driven
         .sent()
@@ -515,4 +515,45 @@ fn content_read_in_place_is_framed_like_copied_content() {
         let again = other.machine.data_in_place(1, 1, true, &mut other.out, &mut |_| 0);
         assert_eq!(again, 0);
     }
+}
+
+#[test]
+fn unread_streams_use_up_no_window_of_a_client_whose_streams_bound_it() {
+    const STREAMS: u32 = 10;
+    let options =
+        Options { connection_window: STREAMS * 64 * 1024, streams_bound_unread: true, ..Options::default() };
+    let mut driven = Driven::client(options);
+    driven.feed(&server_start());
+    for _ in 0..STREAMS {
+        drop(driven.machine.request(&LINE, true, &mut driven.out).unwrap());
+    }
+    driven.sent();
+    let mut available = u64::from(STREAMS) * 64 * 1024;
+    // All but the last stream are never read, which is read a hundred times.
+    let last = 2 * STREAMS - 1;
+    let streams = (1..last).step_by(2).chain([last; 100]);
+    for (at, stream) in streams.enumerate() {
+        if at < STREAMS as usize {
+            driven.feed(&headers(stream, 0, &[(":status", "200")]));
+        }
+        available = available.checked_sub(64 * 1024).expect("the window has room");
+        driven.feed(&frame(DATA, 0, stream, &[0; 16_384]).repeat(4));
+        assert_eq!(driven.reason(), "");
+        if stream == last {
+            driven.machine.grant(last, 64 * 1024);
+            driven.machine.flush(&mut driven.out);
+        }
+        for (kind, _, id, payload) in driven.sent() {
+            if (kind, id) == (WINDOW_UPDATE, 0) {
+                available += u64::from(u32::from_be_bytes(payload[..].try_into().unwrap()));
+            }
+        }
+        assert!(available <= u64::from(STREAMS) * 64 * 1024, "bytes are returned once");
+    }
+    for stream in (1..last).step_by(2) {
+        assert!(driven.machine.release(stream), "the stream was cut");
+    }
+    driven.feed(&frame(DATA, END_STREAM, last, &[]));
+    assert!(!driven.machine.release(last), "the stream is whole");
+    assert_eq!(driven.machine.stream_count(), 0);
 }

@@ -129,7 +129,9 @@ impl Driven {
         );
         match (self.conduct, event) {
             (Conduct::Keeps, _) => {}
-            (_, Event::Reset { stream, .. } | Event::Aborted { stream, .. }) => self.machine.release(stream),
+            (_, Event::Reset { stream, .. } | Event::Aborted { stream, .. }) => {
+                self.machine.release(stream);
+            }
             (_, Event::Refused { stream, .. }) | (Conduct::Hurries, Event::Head { stream, .. }) => {
                 self.answer(stream);
             }

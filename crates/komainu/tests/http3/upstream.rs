@@ -144,6 +144,60 @@ fn health_checks_use_http3() {
     eventually("the server is out of service", || front.get("/").status() == 503);
 }
 
+/// Frames of an HTTP/2 client that lets the server send no content, with this many requests for `path`.
+fn requests_without_windows(path: &str, requests: u32) -> Vec<u8> {
+    let mut frames = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // SETTINGS with an initial window of 0, and the acknowledgement of the server's.
+    frames.extend_from_slice(b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x04\x01\0\0\0\0");
+    for number in 0..requests {
+        // GET, http, and the path and authority as literals that are not indexed (RFC 7541).
+        let block = [&b"\x82\x86\x04"[..], &[path.len() as u8], path.as_bytes(), b"\x01\x01a"].concat();
+        frames.extend_from_slice(&[0, 0, block.len() as u8, 1, 5]);
+        frames.extend_from_slice(&(2 * number + 1).to_be_bytes());
+        frames.extend_from_slice(&block);
+    }
+    frames
+}
+
+#[test]
+fn unread_streams_never_use_up_the_window_of_the_connection() {
+    let back = serve_with("", "[[site.route]]\nfiles = \"www\"", |folder| {
+        std::fs::create_dir(folder.at("www")).unwrap();
+        std::fs::write(folder.at("www/large"), vec![b'x'; 4_000_000]).unwrap();
+        std::fs::write(folder.at("www/small"), vec![b'y'; 50_000]).unwrap();
+    });
+    let folder = Folder::new();
+    let text = format!(
+        r#"
+        listen = [{{ address = "127.0.0.1:0", h2c = true }}]
+        threads = 1
+        timeouts = {{ write = "10m" }}
+        {}
+        [[route]]
+        [route.proxy]
+        to = ["h3://{}"]
+        host = "a.test"
+        spill = "0B"
+        {ANY}
+        "#,
+        rig::as_we_are(),
+        back.address
+    );
+    folder.write("komainu.toml", &text);
+    let mut command = rig::komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let front = Rig::start(command, folder);
+    let small = || assert_eq!(front.get("/small").expect_status(200).body.len(), 50_000);
+    small();
+    let mut unread = front.connect();
+    unread.write_all(&requests_without_windows("/large", 95)).unwrap();
+    for _ in 0..100 {
+        small();
+    }
+    drop(unread);
+    small();
+}
+
 #[test]
 fn websocket_crosses_an_http3_upstream() {
     let listener = rig::listener();

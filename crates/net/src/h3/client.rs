@@ -30,14 +30,15 @@ pub struct Http3Options {
     pub head: http::Limits,
     /// Unread bytes of a stream. Default 128 KiB.
     pub stream_window: u32,
-    /// Unread bytes of the connection. Default 12.5 MiB: those of 100 streams.
+    /// Unread bytes of the connection. Default 16 MiB: those of 100 streams, and more than the eighth that QUIC
+    /// announces late, so that streams which nobody reads leave room for the others.
     pub connection_window: u32,
 }
 
 impl Default for Http3Options {
     fn default() -> Http3Options {
         let stream_window = 128 * 1024;
-        Http3Options { head: http::Limits::default(), stream_window, connection_window: 100 * stream_window }
+        Http3Options { head: http::Limits::default(), stream_window, connection_window: 128 * stream_window }
     }
 }
 

@@ -109,6 +109,11 @@ impl RequestStream {
         self.ends
     }
 
+    /// Whether QUIC knows the end of this side's message.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
     fn held_bytes(&self) -> usize {
         let chunks = self.received.iter().chain(&self.unsent).map(Bytes::len).sum::<usize>();
         STREAM_BYTES + self.message.held_bytes() + self.collected.capacity() + chunks
@@ -122,6 +127,9 @@ struct QuicCounts {
     sent_stream_frames: u64,
     received_bytes: u64,
     received_packets: u64,
+    /// Frames of this side for which the peer's window for all streams had no room, and of the peer that enlarge it.
+    sent_data_blocked: u64,
+    received_max_data: u64,
 }
 
 /// State at a time.
@@ -166,7 +174,10 @@ pub(crate) struct H3Connection {
     last_complete: CompleteState,
     send_window: u64,
     send_window_max: u64,
+    /// Whether the peer's window for all streams was used up, and has not grown since.
+    pub(super) is_window_used_up: bool,
     receive_window: u32,
+    receive_window_min: u32,
     receive_window_max: u32,
     /// Bytes taken from QUIC, and the difference to those received when nothing could be unread.
     pub(crate) taken_bytes: u64,
@@ -188,6 +199,10 @@ impl H3Connection {
         receive_window: u32,
         now: Instant,
     ) -> H3Connection {
+        // What streams that nobody reads hold must leave room for the others. The server's side limits it all the same,
+        // because a client that reads nothing stops only its own requests.
+        let receive_window_min =
+            if quic.side() == Side::Client { receive_window } else { UNREAD_BYTES_MAX as u32 };
         H3Connection {
             quic,
             http,
@@ -208,7 +223,9 @@ impl H3Connection {
             last_complete: CompleteState::default(),
             send_window: SEND_WINDOW_BYTES,
             send_window_max: SEND_WINDOW_BYTES_MAX,
+            is_window_used_up: false,
             receive_window,
+            receive_window_min,
             receive_window_max: receive_window,
             taken_bytes: 0,
             untaken_before: 0,
@@ -328,7 +345,13 @@ impl H3Connection {
     /// Notes the counts of QUIC after packets were sent.
     pub(crate) fn note_sent(&mut self) {
         let stats = self.quic.stats();
+        let before = &self.counts;
+        let has_grown = stats.frame_rx.max_data != before.received_max_data;
+        let is_used_up = stats.frame_tx.data_blocked != before.sent_data_blocked;
+        self.is_window_used_up = is_used_up || self.is_window_used_up && !has_grown;
         self.counts = QuicCounts {
+            sent_data_blocked: stats.frame_tx.data_blocked,
+            received_max_data: stats.frame_rx.max_data,
             sent_stream_frames: stats.frame_tx.stream,
             received_bytes: stats.udp_rx.bytes,
             received_packets: stats.udp_rx.datagrams,
@@ -462,7 +485,7 @@ impl H3Connection {
     pub(crate) fn limit_growth(&mut self, bytes_max: usize) {
         self.send_window_max = (bytes_max as u64).clamp(SEND_WINDOW_BYTES, SEND_WINDOW_BYTES_MAX);
         let window = u32::try_from(bytes_max).unwrap_or(u32::MAX);
-        let window = window.clamp(UNREAD_BYTES_MAX as u32, self.receive_window_max);
+        let window = window.clamp(self.receive_window_min, self.receive_window_max);
         if std::mem::replace(&mut self.receive_window, window) != window {
             self.quic.set_receive_window(VarInt::from_u32(window));
         }

@@ -55,14 +55,20 @@ impl ClientProtocol for H3Connection {
         self.grant(id, bytes);
     }
 
-    fn release(&mut self, id: u32) {
+    fn release(&mut self, id: u32) -> bool {
         self.flush_request(id);
         let is_complete = self.requests.get(&id).is_some_and(|stream| stream.is_complete);
+        let is_cancelled = !is_complete || !self.requests.get(&id).is_some_and(RequestStream::has_ended);
         // A server that has answered may never read the rest of the request.
         match is_complete && !self.is_blocked(id) {
             true => self.release(id, Http3Code::NO_ERROR),
             false => self.close_stream(id, Http3Code::REQUEST_CANCELLED),
         }
+        is_cancelled
+    }
+
+    fn has_send_room(&self) -> bool {
+        !self.is_window_used_up
     }
 
     fn cancel_flood(&mut self, id: u32) {

@@ -41,8 +41,11 @@ pub(crate) trait ClientProtocol: ContentFrames {
     /// Updates the receive window after `bytes` bytes of content were read.
     fn grant(&mut self, id: u32, bytes: usize);
 
-    /// Forgets a stream; cancels it if the exchange is incomplete.
-    fn release(&mut self, id: u32);
+    /// Forgets a stream; cancels it if the exchange is incomplete. Returns whether it was cancelled, by either side.
+    fn release(&mut self, id: u32) -> bool;
+
+    /// Whether the server's window for all streams together has room for content of a further request.
+    fn has_send_room(&self) -> bool;
 
     /// Cancels a stream whose server sends too much that has no effect.
     fn cancel_flood(&mut self, id: u32);

@@ -26,6 +26,9 @@ const TURN_BYTES_MAX: usize = 256 * 1024;
 const EVENT_WEIGHT_BYTES: usize = 64;
 /// Receive window of each stream, in bytes.
 const STREAM_WINDOW: u32 = 64 * 1024;
+/// Credit of a server. Clients can make it reset streams or violate the protocol on them: enough for all streams of a
+/// connection that [`CANCELLED_MAX`](super::shared::CANCELLED_MAX) ends, none of which may cost the others theirs.
+const SERVER_CREDIT_MAX: u32 = 8_000;
 /// Maximum number of connections of a thread that are shut down in an orderly way at a time. Further ones are
 /// closed at once, so that servers which do not close theirs cannot exhaust the descriptors.
 const SHUTDOWNS_MAX: usize = 256;
@@ -58,8 +61,9 @@ pub(super) fn frames(options: &MuxLinkOptions) -> Rc<RefCell<Frames>> {
         head: options.head,
         stream_window: STREAM_WINDOW,
         connection_window,
+        streams_bound_unread: true,
         stream_bytes: 0,
-        peer_limits: PeerLimits { held_bytes_max, ..PeerLimits::default() },
+        peer_limits: PeerLimits { held_bytes_max, credit_max: SERVER_CREDIT_MAX },
         ..http2::Options::default()
     });
     Rc::new(RefCell::new(Frames { machine, out: Vec::new() }))

@@ -60,6 +60,30 @@ impl MuxLink {
         self.0.can_begin()
     }
 
+    /// Whether the server's window for all streams together has room for content of a further request.
+    #[must_use]
+    pub fn has_send_room(&self) -> bool {
+        self.0.protocol.borrow().has_send_room()
+    }
+
+    /// Whether so many requests were cancelled that the server may soon close the connection because of them: drop it, so
+    /// that requests in progress end on it and further ones begin elsewhere.
+    #[must_use]
+    pub fn is_worn(&self) -> bool {
+        self.0.is_worn()
+    }
+
+    /// Accepts no further requests; those in progress continue.
+    pub fn retire(&self) {
+        self.0.begin_draining();
+    }
+
+    /// Whether the connection has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.0.state.get() == ClientState::Ended
+    }
+
     /// Whether the server supports extended CONNECT (RFC 8441, RFC 9220); `None` before its SETTINGS have arrived.
     #[must_use]
     pub fn supports_connect(&self) -> Option<bool> {

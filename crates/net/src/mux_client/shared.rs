@@ -23,6 +23,9 @@ const CONNECTION_BYTES: usize = 2 * 1024;
 const HEADS_MAX: usize = 8;
 /// Unsent bytes at which no further request begins, so that a server that does not read gets no more heads.
 const OUT_BYTES_FULL: usize = 256 * 1024;
+/// Cancelled requests from which on a connection is worn. Servers close connections on which several hundred streams were
+/// reset (1,000 with Node and nghttp2, 500 with Komainu and Envoy), and all responses on them break off.
+pub(super) const CANCELLED_MAX: u32 = 64;
 /// Time in milliseconds after which an unanswered ping prevents further requests.
 const UNANSWERED_PING: Millis = Millis(1_000);
 
@@ -74,6 +77,8 @@ pub(crate) struct ClientConn {
     pub(crate) state: Cell<ClientState>,
     /// Number of requests that have begun.
     requests_begun: Cell<u32>,
+    /// Number of requests that either side has cancelled.
+    cancelled: Cell<u32>,
     opened_at: Moment,
     /// Time at which a request was last in progress.
     active_at: Cell<Moment>,
@@ -118,6 +123,7 @@ impl ClientConn {
             wake_source: news,
             state: Cell::new(ClientState::Opening),
             requests_begun: Cell::new(0),
+            cancelled: Cell::new(0),
             opened_at: core.now(),
             active_at: Cell::new(core.now()),
             received_at: Cell::new(core.now()),
@@ -145,6 +151,11 @@ impl ClientConn {
 
     pub(crate) fn requests_begun(&self) -> u32 {
         self.requests_begun.get()
+    }
+
+    /// Whether so many requests were cancelled that no further ones should begin.
+    pub(crate) fn is_worn(&self) -> bool {
+        self.cancelled.get() >= CANCELLED_MAX
     }
 
     /// Whether a request can begin now. Before the server's SETTINGS have arrived, its limit is unknown, so
@@ -193,7 +204,9 @@ impl ClientConn {
         self.core.deregister(&stream.shared.source);
         let is_in_doubt = stream.received_at.get() == Moment::ZERO && stream.failure.get().is_none();
         let mut protocol = self.protocol.borrow_mut();
-        protocol.release(stream.shared.id);
+        if protocol.release(stream.shared.id) {
+            self.cancelled.set(self.cancelled.get().saturating_add(1));
+        }
         // If the server never responded to the request, ask it whether it is alive.
         if is_in_doubt && self.pinged_at.get().is_none() && self.state.get() == ClientState::Open {
             protocol.ping();

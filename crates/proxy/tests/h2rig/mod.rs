@@ -145,6 +145,9 @@ pub struct Peer {
     asked: HashMap<u32, Asked>,
     /// Whether flow-control windows are replenished as content is received.
     pub grants: bool,
+    /// Whether the total of received content is noted with each piece.
+    pub notes_content: bool,
+    received_bytes: usize,
 }
 
 /// An event on a connection.
@@ -166,7 +169,17 @@ impl Peer {
         stream.set_nodelay(true).unwrap();
         let machine = Machine::server(options);
         let asked = HashMap::new();
-        Peer { stream, machine, out: Vec::new(), input: Vec::new(), notes, asked, grants: true }
+        Peer {
+            stream,
+            machine,
+            out: Vec::new(),
+            input: Vec::new(),
+            notes,
+            asked,
+            grants: true,
+            notes_content: false,
+            received_bytes: 0,
+        }
     }
 
     pub fn note(&self, note: impl Into<String>) {
@@ -219,6 +232,10 @@ impl Peer {
                     let content = data.of(&bytes);
                     if self.grants {
                         self.machine.grant(stream, content.len());
+                    }
+                    self.received_bytes += content.len();
+                    if self.notes_content {
+                        self.note(format!("received {}", self.received_bytes));
                     }
                     let asked = self.asked.entry(stream).or_default();
                     asked.body.extend_from_slice(content);

@@ -15,6 +15,7 @@ mod fetch;
 mod groups;
 mod h2;
 mod h2_ending;
+mod h2_sharing;
 mod kept;
 mod prefork;
 mod slow;
