@@ -2,7 +2,7 @@
 
 use http::Dialect;
 use settings::directives;
-use settings::shape::{List, Word};
+use settings::shape::{Flag, List, Word};
 use shapes::network::{SOURCE, TrustedSource};
 
 directives! {
@@ -25,5 +25,8 @@ directives! {
         /// one forwards what the client wrote there.
         "fields" fields: Dialect = "x-forwarded",
             Word(&[("x-forwarded", Dialect::XForwarded), ("forwarded", Dialect::Standard)]);
+        /// Whether addresses of these proxies in the field are passed over. If false, the last address in the field is
+        /// the client's, as with nginx's `real_ip_recursive off`.
+        "recursive" recursive: bool = true, Flag;
     }
 }

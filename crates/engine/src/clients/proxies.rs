@@ -9,6 +9,8 @@ pub struct TrustedProxies {
     pub(crate) peers: PeerSet,
     /// Header fields that the proxies send: `Forwarded` or `X-Forwarded-*`.
     pub(crate) dialect: Dialect,
+    /// Whether addresses of proxies in the fields are passed over.
+    pub(crate) is_recursive: bool,
 }
 
 impl TrustedProxies {
@@ -23,7 +25,7 @@ impl TrustedProxies {
             return Ok(());
         }
         let HeadRef { head, bytes } = request.head();
-        let trusts = |ip| self.peers.contains(Peer::Tcp((ip, 0).into()));
+        let trusts = |ip| self.is_recursive && self.peers.contains(Peer::Tcp((ip, 0).into()));
         let claim = forwarded::claimed_client(head, bytes, self.dialect, trusts)?;
         let secure = claim.is_secure.unwrap_or(request.client().is_secure);
         exchange.set_client(claim.address.map_or(peer, Peer::Tcp), secure, self.dialect);
@@ -33,8 +35,11 @@ impl TrustedProxies {
 
 /// The proxies that may send forwarding fields; `None` if there are none.
 pub fn trusted_proxies(trusted: &config::TrustedProxies) -> Option<TrustedProxies> {
-    (!trusted.from.is_empty())
-        .then(|| TrustedProxies { peers: peer_set(&trusted.from), dialect: trusted.fields })
+    (!trusted.from.is_empty()).then(|| TrustedProxies {
+        peers: peer_set(&trusted.from),
+        dialect: trusted.fields,
+        is_recursive: trusted.recursive,
+    })
 }
 
 /// Converts the peers that may send the PROXY protocol or forwarding fields.

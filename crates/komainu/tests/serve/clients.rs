@@ -90,6 +90,17 @@ fn forwarded_field_is_used_when_configured() {
     assert!(broken.expect_status(400).text().contains("invalid Forwarded"));
 }
 
+#[test]
+fn last_address_is_the_client_without_recursion() {
+    let origin = Origin::start(|_| ok("x"));
+    let trust = "trusted_proxies = { from = [\"127.0.0.1\", \"10.0.0.0/8\"], recursive = false }";
+    let rig = with_events(&format!("listen = \"127.0.0.1:0\"\n{trust}"), &origin);
+    rig.ask("/up", "X-Forwarded-For: 192.0.2.9, 10.1.1.1\r\nX-Forwarded-Proto: http, https\r\n")
+        .expect_field("X-Client", "10.1.1.1")
+        .expect_field("X-Scheme", "https");
+    rig.ask("/up", "X-Forwarded-For: 10.1.1.1, 192.0.2.9\r\n").expect_field("X-Client", "192.0.2.9");
+}
+
 const ASK: &str = "GET /up HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const LINE: &str = "PROXY TCP4 192.0.2.9 192.0.2.1 1234 80\r\n";
 
