@@ -93,6 +93,9 @@ impl CaddyReader<'_> {
                 if key == "query" && value.entries().is_empty() {
                     return Err("a route cannot ask for an empty query".into());
                 }
+                if key == "query" && value.entries().len() > 1 {
+                    return Err("any of several parameters is enough in some versions of Caddy, all have to be there in others: write a route for each, or one with all of them in `query`".into());
+                }
                 for (name, pattern) in value.entries() {
                     let of = |pattern: String| RouteCondition::on_value(key, name, pattern);
                     let condition = match pattern.texts().as_slice() {

@@ -168,6 +168,19 @@ fn caddy_matchers_mean_what_conditions_do_or_are_closed() {
         ),
         ("a star in a parameter", only("\"query\": {\"k\": [\"a*\"]}"), &["query = { k = '~ ^a\\*$' }"], &[]),
         ("a parameter", only("\"query\": {\"k\": [\"*\"]}"), &["query = { k = \"*\" }"], &[]),
+        ("several parameters", but("\"query\": {\"k\": [\"a\"], \"l\": [\"b\"]}"), CLOSED, SERVED),
+        (
+            "a path with dots and spaces behind it",
+            but("\"path\": [\"/admin\"]"),
+            &["path = \"~ [. ]$\"\nrespond = 403"],
+            &[],
+        ),
+        (
+            "a path with dots and spaces behind it, within `not`",
+            but("\"not\": [{\"path\": [\"/pub\"]}]"),
+            &["path = \"~ [. ]$\"\nrespond = 403"],
+            &[],
+        ),
         ("no parameter at all", but("\"not\": [{\"query\": {}}]"), CLOSED, SERVED),
         ("a parameter without values", but("\"not\": [{\"query\": {\"k\": []}}]"), CLOSED, SERVED),
         (
