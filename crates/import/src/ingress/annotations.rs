@@ -128,14 +128,34 @@ impl IngressReader<'_> {
                 "limit-rps" | "limit-rpm" => {
                     let unit = if name.ends_with("rps") { "s" } else { "m" };
                     let count = text.parse::<u64>().unwrap_or(1).clamp(1, 1_000_000);
+                    let factor = match burst_factor(all) {
+                        Ok(factor) => factor,
+                        Err(multiplier) => {
+                            let reason = "it is no number: the route is closed (403)";
+                            self.close_routes(multiplier, reason, section);
+                            continue;
+                        }
+                    };
                     guards::add_limit(
                         section,
                         TomlItem::Table(vec![
                             ("rate".to_owned(), TomlItem::Text(format!("{count}/{unit}"))),
-                            ("burst".to_owned(), TomlItem::Number((count * 5).min(1_000_000))),
+                            ("burst".to_owned(), TomlItem::Number((count * factor).min(1_000_000))),
                             ("status".to_owned(), TomlItem::Number(503)),
                         ]),
                     );
+                }
+                "limit-burst-multiplier" => {
+                    let has = |name: &str| {
+                        all.is_some_and(|all| all.get(&format!("{ANNOTATION_PREFIX}{name}")).is_some())
+                    };
+                    if burst_factor(all).is_err() {
+                        continue;
+                    }
+                    if !has("limit-rps") && !has("limit-rpm") {
+                        value.mark_not_needed(self.ledger, "not needed: there is no limit of a rate");
+                        continue;
+                    }
                 }
                 "permanent-redirect" | "temporal-redirect" => {
                     let status = if name.contains("permanent") { 301 } else { 302 };
@@ -152,7 +172,12 @@ impl IngressReader<'_> {
                     section.set_in("proxy", "balance", TomlItem::text("sticky"))
                 }
                 "auth-url" if !text.contains('$') => section.set_in("auth", "ask", TomlItem::text(text)),
-                "auth-url" | "auth-type" | "auth-secret" => {
+                "auth-url" => {
+                    let reason = "`ask` in `auth` takes a URL without variables: the route is closed (403) until it has one";
+                    self.close_routes(value, reason, section);
+                    continue;
+                }
+                "auth-type" | "auth-secret" => {
                     let reason = "users and passwords are in a file (`auth = { basic = FILE }`): the route is closed (403) until `auth` asks for them";
                     self.close_routes(value, reason, section);
                     continue;
@@ -197,6 +222,20 @@ impl IngressReader<'_> {
             all.into_iter().for_each(|all| self.mark_closed(all));
         }
         scheme
+    }
+}
+
+/// Returns the factor between the rate of a limit and its burst; `Err` is the annotation that is no number.
+fn burst_factor(all: Option<&DataNode>) -> Result<u64, &DataNode> {
+    const DEFAULT: u64 = 5;
+    let name = format!("{ANNOTATION_PREFIX}limit-burst-multiplier");
+    let Some(multiplier) = all.and_then(|all| all.get(&name)) else { return Ok(DEFAULT) };
+    let text = multiplier.text().and_then(|text| text.trim().parse::<u64>().ok());
+    match text.or_else(|| multiplier.number()) {
+        // ingress-nginx takes its default for 0.
+        Some(0) => Ok(DEFAULT),
+        Some(factor @ 1..=1_000_000) => Ok(factor),
+        _ => Err(multiplier),
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) const HOST_ANNOTATIONS: [&str; 9] = [
 /// The remark on snippets of nginx's configuration.
 pub(super) const SNIPPET_REMARK: &str = "lines of nginx are not read: the route is closed (403); `komainu import nginx` translates them from a file of their own";
 /// Annotations of ingress-nginx that refuse no requests and have no translation.
-const HARMLESS_ANNOTATIONS: [&str; 45] = [
+const HARMLESS_ANNOTATIONS: [&str; 44] = [
     "affinity",
     "affinity-canary-behavior",
     "affinity-mode",
@@ -47,7 +47,6 @@ const HARMLESS_ANNOTATIONS: [&str; 45] = [
     "enable-rewrite-log",
     "from-to-www-redirect",
     "http2-push-preload",
-    "limit-burst-multiplier",
     "limit-rate",
     "limit-rate-after",
     "limit-whitelist",

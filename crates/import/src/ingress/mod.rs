@@ -101,6 +101,10 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     if !items.iter().any(|item| kind(item) == "Ingress") {
         return Err(ImportError::new(&name, 0, "there is no object of the kind Ingress in this file"));
     }
+    if items.iter().filter(|item| kind(item) == "Ingress").all(is_canary) {
+        let reason = "each Ingress in this file is a canary, which has a share of the requests of another Ingress: add that one to the file";
+        return Err(ImportError::new(&name, 0, reason));
+    }
     let age = |item: &DataNode| {
         let text = |key: &str| item.at(&["metadata", key]).and_then(DataNode::text).unwrap_or("").to_owned();
         (text("creationTimestamp"), text("namespace"), text("name"))
@@ -129,9 +133,11 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
         }
     }
     for document in &documents {
-        for key in ["apiVersion", "kind", "metadata"] {
-            document.get(key).into_iter().for_each(|one| one.mark_not_needed(&ledger, "not needed"));
-        }
+        let metadata = document.get("metadata").map_or(&[][..], DataNode::entries);
+        // Annotations have outcomes of their own.
+        let names = metadata.iter().filter(|(key, _)| key != "annotations").map(|(_, value)| value);
+        let all = ["apiVersion", "kind"].into_iter().filter_map(|key| document.get(key)).chain(names);
+        all.for_each(|one| one.mark_not_needed(&ledger, "not needed"));
         document.mark_impossible(&ledger, "there is nothing like it here");
     }
     let mut draft = ConfigDraft::default();
@@ -151,6 +157,13 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
         remarks: ledger.into_remarks(),
         general_differences: &GENERAL_DIFFERENCES,
     })
+}
+
+/// Whether an Ingress only has a share of the requests of another one.
+fn is_canary(item: &DataNode) -> bool {
+    let annotations = item.at(&["metadata", "annotations"]);
+    let canary = annotations.and_then(|all| all.get(&format!("{ANNOTATION_PREFIX}canary")));
+    canary.and_then(DataNode::flag) == Some(true)
 }
 
 impl<'a> IngressReader<'a> {
@@ -238,7 +251,7 @@ impl<'a> IngressReader<'a> {
         let of = |name: &str| annotations.and_then(|all| all.get(&format!("{ANNOTATION_PREFIX}{name}")));
         let is_regex = of("use-regex").and_then(DataNode::flag) == Some(true);
         let target = of("rewrite-target").and_then(DataNode::text).unwrap_or("");
-        if of("canary").and_then(DataNode::flag) == Some(true) {
+        if is_canary(item) {
             return;
         }
         for rule in item.at(&["spec", "rules"]).map_or(&[][..], DataNode::items) {
@@ -264,7 +277,7 @@ impl<'a> IngressReader<'a> {
             item.at(&["metadata", "namespace"]).and_then(DataNode::text).unwrap_or("default").to_owned();
         let annotations = item.at(&["metadata", "annotations"]);
         let of = |name: &str| annotations.and_then(|all| all.get(&format!("{ANNOTATION_PREFIX}{name}")));
-        if of("canary").and_then(DataNode::flag) == Some(true) {
+        if is_canary(item) {
             item.mark_impossible(
                 ledger,
                 "requests are not split by canaries: give the servers of `[upstreams.NAME]` weights",

@@ -46,6 +46,27 @@ fn ingress_paths_of_no_type_are_prefixes_of_text() {
 }
 
 #[test]
+fn ingress_limits_have_the_burst_of_their_multiplier() {
+    let limited = |multiplier: &str| {
+        ingress(&[("limit-rps", "5"), ("limit-burst-multiplier", multiplier)], &[("/", "Prefix", "a")])
+    };
+    all_of(&[
+        ("the least", limited("1"), &["limit = { rate = \"5/s\", burst = 5, status = 503 }"], &[]),
+        ("the default", limited("0"), &["limit = { rate = \"5/s\", burst = 25, status = 503 }"], &[]),
+        ("no number", limited("x"), &["respond = 403", "CHECK guarded.json:"], &["http://a.n.svc:80"]),
+    ]);
+}
+
+#[test]
+fn ingress_canaries_alone_are_an_error() {
+    let path = std::env::temp_dir().join(format!("komainu-canary-{}.json", std::process::id()));
+    std::fs::write(&path, ingress(&[("canary", "true")], &[("/", "Prefix", "a")])).unwrap();
+    let error = import::ingress::import(&path).unwrap_err().to_string();
+    std::fs::remove_file(&path).unwrap();
+    assert!(error.contains("each Ingress in this file is a canary"), "{error}");
+}
+
+#[test]
 fn ingress_paths_of_two_ingresses_are_those_of_the_older() {
     let open = ingress(&[], &[("/", "Prefix", "a")]);
     let guarded = ingress(&[INTERN], &[("/", "Prefix", "b")]);
