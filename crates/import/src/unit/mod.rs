@@ -27,6 +27,8 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     // The response to `GET /` has the configuration under `config`.
     let config = config.get("config").unwrap_or(&config).clone();
     let mut draft = ConfigDraft::default();
+    let listeners = config.get("listeners").map_or(&[][..], DataNode::entries);
+    let knows_clients = translate_forwarded(listeners, &ledger, &mut draft);
     let (pass, tls) = translate_listeners(&config, &ledger, &mut draft);
     translate_settings(&config, &ledger, &mut draft);
     for (name, one) in config.get("applications").map_or(&[][..], DataNode::entries) {
@@ -53,7 +55,7 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
         let to = servers.iter().map(server).collect();
         draft.table(&table_path("upstreams", name)).set("to", TomlItem::List(to));
     }
-    let routes = UnitRoutes { ledger: &ledger, config: &config };
+    let routes = UnitRoutes { ledger: &ledger, config: &config, knows_clients };
     routes.write(pass.as_deref(), &mut draft);
     tls.write(&mut draft);
     translate_access_log(&config, &ledger, &mut draft);
@@ -103,7 +105,6 @@ fn translate_listeners(
             entries.push(("tls".to_owned(), TomlItem::Flag(false)));
         }
         answers_plainly |= one.get("tls").is_none();
-        translate_forwarded(one, ledger, draft);
         one.mark_impossible(ledger, "a listener has `address`, `tls` and `proxy_protocol`");
         addresses.push(match entries.len() {
             1 => entries.remove(0).1,
@@ -190,28 +191,68 @@ fn translate_certificates(tls: &DataNode, ledger: &ImportLedger) -> (TomlItem, V
     (TomlItem::Table(entries), tls.manual_comments(ledger))
 }
 
-fn translate_forwarded(node: &DataNode, ledger: &ImportLedger, draft: &mut ConfigDraft) {
-    let Some((forwarded, source)) =
-        node.get("forwarded").or(node.get("client_ip")).and_then(|found| Some((found, found.get("source")?)))
-    else {
-        return;
+/// Where the addresses of clients come from at a listener.
+#[derive(Clone, PartialEq)]
+struct UnitForwarded {
+    from: Vec<String>,
+    field: String,
+    recursive: bool,
+}
+
+impl UnitForwarded {
+    /// `None` if a listener trusts no proxy.
+    fn of(listener: &DataNode) -> Option<Self> {
+        let forwarded = listener.get("forwarded").or(listener.get("client_ip"))?;
+        let from = forwarded.get("source")?.texts();
+        let field = forwarded.get("client_ip").or(forwarded.get("header")).and_then(DataNode::text);
+        let recursive = forwarded.get("recursive").and_then(DataNode::flag) == Some(true);
+        Some(Self { from, field: field.unwrap_or("").to_ascii_lowercase(), recursive })
+    }
+}
+
+/// Translates `forwarded` of listeners to `trusted_proxies`, and returns whether client addresses are those of Unit then.
+/// Nothing is written otherwise: a proxy that sends another field passes on the `X-Forwarded-For` of the client unchanged.
+fn translate_forwarded(
+    listeners: &[(String, DataNode)],
+    ledger: &ImportLedger,
+    draft: &mut ConfigDraft,
+) -> bool {
+    let all: Vec<Option<UnitForwarded>> = listeners.iter().map(|(_, one)| UnitForwarded::of(one)).collect();
+    let is_alike = all.iter().all(|one| *one == all[0]);
+    let reason = match all.iter().flatten().next() {
+        None => return true,
+        Some(_) if !is_alike => {
+            "`trusted_proxies` counts for all listeners, which differ here: it is not written, and routes that ask for addresses are closed (403)"
+        }
+        Some(one) if one.field != "x-forwarded-for" => {
+            "`trusted_proxies` is not written: have this proxy send X-Forwarded-For, then write it; routes that ask for addresses are closed (403)"
+        }
+        Some(one) if one.from.iter().any(|text| text.starts_with('!')) => {
+            "`trusted_proxies` takes networks that are trusted: routes that ask for addresses are closed (403)"
+        }
+        Some(one) => {
+            let from = TomlItem::List(one.from.iter().map(TomlItem::text).collect());
+            let item = match one.recursive {
+                true => from,
+                false => TomlItem::Table(vec![
+                    ("from".to_owned(), from),
+                    ("recursive".to_owned(), TomlItem::Flag(false)),
+                ]),
+            };
+            draft.top.set("trusted_proxies", item);
+            ""
+        }
     };
-    let field = forwarded.get("client_ip").or(forwarded.get("header")).and_then(DataNode::text);
-    if !field.is_some_and(|field| field.eq_ignore_ascii_case("X-Forwarded-For")) {
-        // A proxy that sends another field passes on the `X-Forwarded-For` of the client unchanged.
-        let reason = "`trusted_proxies` is not written: have this proxy send X-Forwarded-For, then write it";
-        forwarded.mark_impossible(ledger, reason);
-        draft.top.comment(ledger.check_comment(forwarded.line, reason));
-        return;
+    for (_, listener) in listeners {
+        let Some(forwarded) = listener.get("forwarded").or(listener.get("client_ip")) else { continue };
+        if reason.is_empty() {
+            forwarded.mark_different(ledger, "the fields are X-Forwarded-For and X-Forwarded-Proto");
+        } else {
+            forwarded.mark_impossible(ledger, reason);
+            draft.top.comment(ledger.check_comment(forwarded.line, reason));
+        }
     }
-    if source.texts().iter().any(|text| text.starts_with('!')) {
-        forwarded.mark_impossible(ledger, "`trusted_proxies` takes networks that are trusted");
-        return;
-    }
-    draft
-        .top
-        .set("trusted_proxies", TomlItem::List(source.texts().into_iter().map(TomlItem::Text).collect()));
-    forwarded.mark_different(ledger, "the fields are X-Forwarded-For and X-Forwarded-Proto, for all listeners; trusted proxies in them are passed over");
+    reason.is_empty()
 }
 
 fn translate_settings(config: &DataNode, ledger: &ImportLedger, draft: &mut ConfigDraft) {

@@ -20,6 +20,8 @@ type PatternReader = fn(&str) -> Result<Vec<String>, Untranslatable>;
 pub(super) struct UnitRoutes<'a> {
     pub(super) ledger: &'a ImportLedger,
     pub(super) config: &'a DataNode,
+    /// Whether client addresses are those of Unit.
+    pub(super) knows_clients: bool,
 }
 
 /// A step as a route, with its hosts.
@@ -223,6 +225,9 @@ impl<'a> UnitRoutes<'a> {
             "host" => ("host", translate_host),
             "uri" => ("path", translate_paths),
             "method" => ("method", translate_method),
+            "source" if !self.knows_clients => {
+                return Err("the address of clients is not known: see `forwarded` of the listeners".into());
+            }
             "source" => ("client", translate_source),
             "cookies" => {
                 let table = single_table(value)?;

@@ -159,6 +159,29 @@ fn unit_restrictions_are_kept_or_closed() {
             &["\nfiles"],
         ),
         (
+            "addresses that another listener has from its proxies",
+            unit(
+                "}, \"*:8081\": {\"pass\": \"routes\", \"forwarded\": {\"client_ip\": \"X-Forwarded-For\", \"source\": [\"10.0.0.0/8\"]}",
+                &format!(
+                    "{{\"match\": {{\"source\": \"10.0.0.1\"}}, \"action\": {{\"return\": 403}}}}, {SHARE}"
+                ),
+            ),
+            closed,
+            &["\nfiles", "trusted_proxies"],
+        ),
+        (
+            "addresses that proxies tell",
+            unit(
+                ", \"forwarded\": {\"client_ip\": \"X-Forwarded-For\", \"source\": [\"10.0.0.0/8\"]}",
+                &format!("{{\"match\": {{\"source\": \"10.0.0.1\"}}, {}", &SHARE[1..]),
+            ),
+            &[
+                "trusted_proxies = { from = [\"10.0.0.0/8\"], recursive = false }",
+                "client = \"10.0.0.1\"\nfiles",
+            ],
+            &[],
+        ),
+        (
             "mounts",
             unit("", "{\"action\": {\"share\": \"/www$uri\", \"traverse_mounts\": false}}"),
             closed,
