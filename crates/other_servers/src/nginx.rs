@@ -156,6 +156,7 @@ const ACCESS: &[ForeignDirective] = &[
     here(&["send_timeout"], "`write` in `[timeouts]`"),
     here(&["set_real_ip_from"], "`trusted_proxies`"),
     here(&["real_ip_header"], "`fields` in `trusted_proxies = { ... }`"),
+    here(&["real_ip_recursive"], "`recursive` in `trusted_proxies = { ... }`"),
     not_needed(&["auth_delay"], "`failures` in `auth` limits wrong passwords"),
     not_needed(&["limit_conn_log_level", "limit_req_log_level"], "what is refused is in the access log"),
     not_there(&["satisfy_any"], "a request has to meet both, addresses and password, as with `satisfy all`"),

@@ -2,7 +2,7 @@
 
 use super::directive::Part;
 use super::scope::{Scope, field_name, format_duration, parse_bytes, parse_milliseconds, translate_size};
-use super::translation::{AppliedDirective, Translation, UNKNOWN_CLIENTS_REMARK};
+use super::translation::{AppliedDirective, Translation};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::Outcome;
@@ -178,8 +178,9 @@ impl Translation<'_> {
             return;
         }
         let has_networks = closed || !denied.is_empty();
-        if let Some(first) = rules.first().filter(|_| has_networks && !self.knows_client_addresses) {
-            rules.iter().for_each(|one| self.ledger.mark_impossible(one.entry, UNKNOWN_CLIENTS_REMARK));
+        let unknown = self.client_addresses.unknown_reason().filter(|_| has_networks);
+        if let (Some(reason), Some(first)) = (unknown, rules.first()) {
+            rules.iter().for_each(|one| self.ledger.mark_impossible(one.entry, reason));
             refuse_all(section);
             section.close(self.ledger.manual_comment(first.entry).unwrap_or_default());
             return;
@@ -256,7 +257,10 @@ impl Translation<'_> {
         let count = directive.arg_at(1).parse::<u64>().ok().filter(|count| *count > 0);
         let found = self.find_zone("limit_conn_zone", zone);
         let (Some(found), Some(count)) = (found, count) else {
-            self.ledger.mark_impossible(directive.entry, "there is no such `limit_conn_zone`, or no number");
+            self.ledger.mark_impossible(
+                directive.entry,
+                "there is no such `limit_conn_zone`, or no number: the route is closed (403)",
+            );
             return None;
         };
         let key = match found.first_arg().trim_start_matches('$') {
@@ -264,7 +268,10 @@ impl Translation<'_> {
             _ => translate_rate_key(found.first_arg()),
         };
         let Some(key) = key else {
-            self.ledger.mark_impossible(directive.entry, "the key of its zone cannot be a key here");
+            self.ledger.mark_impossible(
+                directive.entry,
+                "the key of its zone cannot be a key here: the route is closed (403)",
+            );
             self.ledger.mark_impossible(
                 found.entry,
                 "`key` of `limit` takes the client, a field, a cookie, a parameter, the path or the host",
@@ -294,11 +301,17 @@ impl Translation<'_> {
         let value = |name: &str| directive.args.iter().find_map(|arg| arg.strip_prefix(name));
         let zone = value("zone=").and_then(|zone| self.find_zone("limit_req_zone", zone));
         let Some(found) = zone else {
-            self.ledger.mark_impossible(directive.entry, "there is no such `limit_req_zone`");
+            self.ledger.mark_impossible(
+                directive.entry,
+                "there is no such `limit_req_zone`: the route is closed (403)",
+            );
             return None;
         };
         let Some(key) = translate_rate_key(found.first_arg()) else {
-            self.ledger.mark_impossible(directive.entry, "the key of its zone cannot be a key here");
+            self.ledger.mark_impossible(
+                directive.entry,
+                "the key of its zone cannot be a key here: the route is closed (403)",
+            );
             self.ledger.mark_impossible(
                 found.entry,
                 "`key` of `limit` takes the client, a field, a cookie, a parameter, the path or the host",
@@ -308,7 +321,10 @@ impl Translation<'_> {
         let rate = found.args.iter().find_map(|arg| arg.strip_prefix("rate="));
         let Some((number, unit)) = rate.and_then(|rate| rate.split_once("r/")) else {
             self.ledger.mark_impossible(found.entry, "the rate is missing");
-            self.ledger.mark_impossible(directive.entry, "the rate of its zone is missing");
+            self.ledger.mark_impossible(
+                directive.entry,
+                "the rate of its zone is missing: the route is closed (403)",
+            );
             return None;
         };
         self.ledger.mark_different(

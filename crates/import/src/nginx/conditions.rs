@@ -4,7 +4,7 @@ use super::guards::{inexact_field_reason, inexact_reason, other_value_condition}
 use super::location_place::{LocationPlace, ServerLocations};
 use super::rewrite::move_leading_slash;
 use super::scope::{Scope, TextPart, field_name, replace_constants, split_template};
-use super::translation::{Translation, UNKNOWN_CLIENTS_REMARK};
+use super::translation::Translation;
 use super::tree::NginxDirective;
 use crate::conditions::{RouteCondition, compare_cookie, compare_value, method_condition};
 use crate::draft::{TomlItem, TomlSection};
@@ -106,7 +106,8 @@ impl<'d> Translation<'d> {
             return Ok(if is_meant(&constant) { IfConditions::Always } else { IfConditions::Never });
         }
         if name == "invalid_referer" && operator.is_empty() {
-            return self.invalid_referer_condition(scope).map(|one| IfConditions::Any(vec![(one, None)]));
+            let found = self.invalid_referer_conditions(scope)?;
+            return Ok(IfConditions::Any(found.into_iter().map(|one| (one, None)).collect()));
         }
         if let Some(block) = self.find_map(name) {
             if is_expression {
@@ -116,8 +117,8 @@ impl<'d> Translation<'d> {
             let of_value = |(condition, value)| (condition, Some((name.to_owned(), value)));
             return Ok(IfConditions::Any(found.into_iter().map(of_value).collect()));
         }
-        if name == "remote_addr" && !self.knows_client_addresses {
-            return Err(UNKNOWN_CLIENTS_REMARK.into());
+        if let Some(reason) = self.unknown_source_reason(name) {
+            return Err(reason.into());
         }
         let target = directive
             .block_directives()
@@ -175,7 +176,7 @@ impl<'d> Translation<'d> {
     }
 
     /// Returns the condition for `if ($invalid_referer)`: the Referer matches none of `valid_referers`.
-    fn invalid_referer_condition(&self, scope: &Scope<'d>) -> Result<RouteCondition, Untranslatable> {
+    fn invalid_referer_conditions(&self, scope: &Scope<'d>) -> Result<Vec<RouteCondition>, Untranslatable> {
         let valid = self.take_all(scope, "valid_referers");
         let mut pages = Vec::new();
         for one in &valid {
@@ -190,7 +191,17 @@ impl<'d> Translation<'d> {
             Err("`valid_referers` is missing".into())
         } else {
             let pages = TomlItem::text_or_list(super::tree::unique(pages));
-            Ok(RouteCondition::none_of(&[RouteCondition::new("referer", pages)]))
+            let mut found = vec![RouteCondition::none_of(&[RouteCondition::new("referer", pages)])];
+            let has = |word: &str| valid.iter().any(|one| one.args.iter().any(|arg| arg == word));
+            if !has("blocked") {
+                // Of other schemes nginx takes no host, and a field without a value has none.
+                let web = RouteCondition::on_value("header", "Referer", "~* ^https?://....".to_owned());
+                found.push(match has("none") {
+                    true => RouteCondition::on_value("header", "Referer", "*".to_owned()).excluding(&[web]),
+                    false => RouteCondition::none_of(&[web]),
+                });
+            }
+            Ok(found)
         }
     }
 

@@ -12,8 +12,8 @@ use crate::findings::{ImportLedger, ImportVerdict, Outcome, advice_outcome};
 
 /// Beginnings of the names of directives that refuse no requests: those that are not in the table are harmless
 /// too.
-const HARMLESS_PREFIXES: [&str; 23] = [
-    "add_",
+const HARMLESS_PREFIXES: [&str; 24] = [
+    "add_trailer",
     "autoindex",
     "charset",
     "fastcgi_cache",
@@ -21,13 +21,14 @@ const HARMLESS_PREFIXES: [&str; 23] = [
     "gzip",
     "http2",
     "http3",
-    "init_",
+    "init_by_lua",
+    "init_worker_by_lua",
     "limit_rate",
     "log_",
     "lua_",
     "mirror",
-    "more_",
-    "open_",
+    "open_file_cache",
+    "open_log_file_cache",
     "proxy_cache",
     "proxy_cookie_",
     "proxy_headers",

@@ -3,7 +3,7 @@
 use super::conditions::{executed_directives, may_act_on_file};
 use super::directive::Part;
 use super::location_place::{LocationPlace, ServerLocations};
-use super::php::FrontScript;
+use super::php::{FrontScript, without_looking_ahead};
 use super::scope::{Scope, TemplateDestination, replace_constants};
 use super::translation::{AppliedDirective, LocationMatcher, Translation, make_unavailable};
 use super::tree::NginxDirective;
@@ -106,9 +106,16 @@ impl<'d> Translation<'d> {
             names.push("index.html");
         }
         let is_file = matches!(&place.matcher, LocationMatcher::Exact(path) if !path.ends_with('/'));
+        let is_refused = place
+            .scope
+            .effective_all_of(&["allow", "deny"])
+            .first()
+            .is_some_and(|one| one.name == "deny" && one.first_arg() == "all")
+            && place.scope.innermost_last("limit_except").is_none();
         if let Some((name, (other, other_entry))) =
             names.iter().find_map(|name| Some((name, self.find_index_location(place, locations, name)?)))
             && !is_file
+            && !is_refused
         {
             let reason = format!(
                 "`{name}` of a folder is answered by `{other}`, which does something else: folders have no index here"
@@ -169,7 +176,9 @@ impl<'d> Translation<'d> {
             LocationMatcher::Regex(..) => {
                 other.enclosing_matchers.iter().all(|around| may_be_around_page(around, place, name))
                     && other.enclosing_matchers.iter().chain([&other.matcher]).any(|matcher| match matcher {
-                        LocationMatcher::Regex(regex, _) => may_match_only_file(regex, name),
+                        LocationMatcher::Regex(regex, _) => {
+                            may_match_only_file(&without_looking_ahead(regex), name)
+                        }
                         _ => false,
                     })
             }

@@ -152,7 +152,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Skips a Lua block up to its closing brace, which is the next token.
+    /// Skips a Lua block up to its closing brace, which is the next token. Braces in texts and comments of Lua do not count.
     fn skip_block(&mut self) -> Result<(), ImportError> {
         let line = self.line;
         let mut depth = 0;
@@ -162,8 +162,52 @@ impl Lexer<'_> {
                 Some('}') if depth == 0 => return Ok(()),
                 Some('}') => depth -= 1,
                 Some('{') => depth += 1,
+                Some(quote @ ('"' | '\'')) => {
+                    self.take();
+                    self.skip_quoted(quote);
+                }
+                Some('[') => {
+                    if let Some(end) = self.long_bracket_end() {
+                        self.skip_past(&end);
+                        continue;
+                    }
+                }
+                Some('-') if self.text[self.position..].starts_with("--") => {
+                    self.take();
+                    self.take();
+                    match self.long_bracket_end() {
+                        Some(end) => self.skip_past(&end),
+                        None => self.skip_past("\n"),
+                    }
+                    continue;
+                }
                 _ => {}
             }
+            self.take();
+        }
+    }
+
+    /// Skips a text of Lua up to its closing quote, which is the next character; a line feed ends it too.
+    fn skip_quoted(&mut self, quote: char) {
+        while let Some(c) = self.peek().filter(|c| *c != quote && *c != '\n') {
+            self.take();
+            if c == '\\' {
+                self.take();
+            }
+        }
+    }
+
+    /// Returns the end of the long text or comment of Lua that begins here, such as `]==]`.
+    fn long_bracket_end(&self) -> Option<String> {
+        let rest = self.text[self.position..].strip_prefix('[')?;
+        let level = rest.len() - rest.trim_start_matches('=').len();
+        rest[level..].starts_with('[').then(|| format!("]{}]", "=".repeat(level)))
+    }
+
+    /// Skips to the end of the next `end`, or of the text.
+    fn skip_past(&mut self, end: &str) {
+        while !self.text[self.position..].starts_with(end) && self.take().is_some() {}
+        for _ in end.chars() {
             self.take();
         }
     }
@@ -200,6 +244,9 @@ mod tests {
             ("a\n'b'c;", "f:2: a space or `;` is missing after a quote"),
             ("x_by_lua_block { if a { b } } c;", "<x_by_lua_block>{}<c>;"),
             ("x_by_lua_block { a", "f:1: a block of Lua is not closed"),
+            ("x_by_lua_block { a = \"}\\\"}\" .. '}' } c;", "<x_by_lua_block>{}<c>;"),
+            ("x_by_lua_block { -- }\n --[[ }\n} ]] a = [==[ }]] ]==] } c;", "<x_by_lua_block>{}<c>;"),
+            ("x_by_lua_block { a[b[1]] = a - 1 -- it's\n } c;", "<x_by_lua_block>{}<c>;"),
             ("\u{feff}a;", "<a>;"),
         ] {
             assert_eq!(words(text), expected, "{text}");

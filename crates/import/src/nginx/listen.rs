@@ -1,7 +1,16 @@
 //! Listening addresses of a site, or of all.
 
+use super::log::source_item;
 use super::server::ListenAddress;
 use crate::draft::{TomlItem, TomlSection};
+
+/// Settings of all addresses.
+pub(super) struct SharedListenOptions {
+    /// Whether HTTP/2 is spoken without TLS.
+    pub(super) clear_http2: bool,
+    /// Networks whose PROXY protocol is trusted; all if there are none.
+    pub(super) proxies: Vec<String>,
+}
 
 /// Returns each address once, with the union of its parameters.
 pub(super) fn merge_addresses<'a>(all: impl Iterator<Item = &'a ListenAddress>) -> Vec<ListenAddress> {
@@ -19,7 +28,11 @@ pub(super) fn merge_addresses<'a>(all: impl Iterator<Item = &'a ListenAddress>) 
 }
 
 /// Writes `listen`. Addresses that differ in the version of IP alone are one.
-pub(super) fn write_listen(addresses: &[ListenAddress], clear_http2: bool, section: &mut TomlSection) {
+pub(super) fn write_listen(
+    addresses: &[ListenAddress],
+    options: &SharedListenOptions,
+    section: &mut TomlSection,
+) {
     let mut both: Vec<ListenAddress> = Vec::new();
     for address in addresses {
         let is_same_kind = |other: &ListenAddress, text: &str| {
@@ -35,7 +48,7 @@ pub(super) fn write_listen(addresses: &[ListenAddress], clear_http2: bool, secti
             _ => both.push(address.clone()),
         }
     }
-    let mut items: Vec<TomlItem> = both.iter().map(|address| address_item(address, clear_http2)).collect();
+    let mut items: Vec<TomlItem> = both.iter().map(|address| address_item(address, options)).collect();
     match items.len() {
         0 => {}
         1 => section.set("listen", items.remove(0)),
@@ -43,17 +56,20 @@ pub(super) fn write_listen(addresses: &[ListenAddress], clear_http2: bool, secti
     }
 }
 
-fn address_item(address: &ListenAddress, clear_http2: bool) -> TomlItem {
+fn address_item(address: &ListenAddress, options: &SharedListenOptions) -> TomlItem {
     let by_port = address.text.ends_with(":443");
     let mut entries = vec![("address".to_owned(), TomlItem::text(address.text.clone()))];
     if address.tls != by_port {
         entries.push(("tls".to_owned(), TomlItem::Flag(address.tls)));
     }
     if address.proxy_protocol {
-        let networks = ["0.0.0.0/0", "::/0"].map(TomlItem::text);
-        entries.push(("proxy_protocol".to_owned(), TomlItem::List(networks.into())));
+        let networks = match options.proxies.as_slice() {
+            [] => ["0.0.0.0/0", "::/0"].map(TomlItem::text).into(),
+            proxies => proxies.iter().map(|text| source_item(text)).collect(),
+        };
+        entries.push(("proxy_protocol".to_owned(), TomlItem::List(networks)));
     }
-    if clear_http2 && !address.tls {
+    if options.clear_http2 && !address.tls {
         entries.push(("h2c".to_owned(), TomlItem::Flag(true)));
     }
     match entries.len() {

@@ -225,6 +225,14 @@ impl<'d> Translation<'d> {
                 self.report_unreached(one.block_directives());
                 continue;
             }
+            if !matches!(matcher, LocationMatcher::Regex(..))
+                && path.contains("//")
+                && self.always_merges_slashes()
+            {
+                self.not_needed(one, "slashes in a row are one, so it is never used");
+                self.report_unreached(one.block_directives());
+                continue;
+            }
             let inner = scope.with_block(one.block_directives());
             self.count_taken(one);
             let (paths, groups, is_closed) = match self.location_patterns(one, &matcher) {
@@ -236,6 +244,17 @@ impl<'d> Translation<'d> {
             found.push(UnorderedLocation { directive: one, scope, matcher, paths, is_closed, nested: inner });
         }
         found
+    }
+
+    /// Whether all servers merge slashes.
+    fn always_merges_slashes(&self) -> bool {
+        let mut found = false;
+        for level in &self.http.levels {
+            super::tree::visit(level, &mut |one| {
+                found |= one.name == "merge_slashes" && one.first_arg() == "off";
+            });
+        }
+        !found
     }
 
     /// Returns the patterns of a location and the groups of its expression; `None` if its paths cannot be
@@ -252,6 +271,13 @@ impl<'d> Translation<'d> {
             Some((vec![pattern], GroupNames::new()))
         };
         let (regex, ignores_case) = match matcher {
+            LocationMatcher::Exact(path) | LocationMatcher::Prefix(path, _) if path.starts_with("//") => {
+                let reason =
+                    "slashes at the start of a path are one here: its paths with one slash are closed (403)";
+                self.ledger.mark_impossible(directive.entry, reason);
+                self.report_untranslated_location(directive);
+                return None;
+            }
             LocationMatcher::Exact(path) => return literal(path, false),
             LocationMatcher::Prefix(path, _) => return literal(path, true),
             LocationMatcher::Regex(regex, ignores_case) => (regex, *ignores_case),
@@ -473,9 +499,11 @@ fn restrict_to_prefix(prefix: &str, patterns: &[String]) -> Option<Vec<String>> 
 
 /// Returns a pattern that includes all paths of a location whose exact paths cannot be expressed.
 fn covering_pattern(matcher: &LocationMatcher) -> String {
+    // Slashes at the start of a path are one.
+    let escaped = |path: &str| escape_literal(&format!("/{}", path.trim_start_matches('/')));
     match matcher {
-        LocationMatcher::Exact(path) => format!("~ ^{}$", escape_literal(path)),
-        LocationMatcher::Prefix(path, _) => format!("~ ^{}", escape_literal(path)),
+        LocationMatcher::Exact(path) => format!("~ ^{}$", escaped(path)),
+        LocationMatcher::Prefix(path, _) => format!("~ ^{}", escaped(path)),
         LocationMatcher::Regex(regex, ignores_case) => widen_expression(regex, *ignores_case),
         LocationMatcher::Server => "*".to_owned(),
     }

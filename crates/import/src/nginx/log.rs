@@ -1,5 +1,6 @@
 //! Translation of logs and trusted proxies.
 
+use super::client_addresses::ClientAddresses;
 use super::scope::{Scope, TemplateDestination, translate_template};
 use super::translation::Translation;
 use super::tree::NginxDirective;
@@ -194,77 +195,48 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Translates `set_real_ip_from` to `trusted_proxies`. Nothing is written if the address is in a field
-    /// that Komainu does not read: a proxy that sends another field passes on the `X-Forwarded-For` of the
-    /// client unchanged.
+    /// Translates `set_real_ip_from` to `trusted_proxies`, if client addresses are those of nginx then.
     pub(crate) fn translate_real_ip(&self, all: &[&NginxDirective], top: &mut TomlSection) {
-        let named = |name: &'static str| all.iter().filter(move |one| one.name == name);
-        let is_named =
-            |field: &str| named("real_ip_header").any(|one| one.first_arg().eq_ignore_ascii_case(field));
-        let reads_forwarded = is_named("forwarded");
-        let is_mixed = reads_forwarded && is_named("x-forwarded-for");
-        let mut from = Vec::new();
-        for one in named("set_real_ip_from") {
-            let item = match one.first_arg() {
-                _ if !self.knows_client_addresses => {
-                    self.ledger.mark_impossible(
-                        one.entry,
-                        "`trusted_proxies` is not written: have this proxy send X-Forwarded-For in place of the field of `real_ip_header` (X-Real-IP by default), then write it",
-                    );
+        const NAMES: [&str; 3] = ["set_real_ip_from", "real_ip_header", "real_ip_recursive"];
+        let named = all.iter().filter(|one| NAMES.contains(&one.name.as_str()));
+        let (from, recursive) = match &self.client_addresses {
+            ClientAddresses::Peer => {
+                named.for_each(|one| {
+                    self.not_needed(one, "not needed: no `set_real_ip_from` stands beside it")
+                });
+                return;
+            }
+            ClientAddresses::Unknown { remedy, .. } => {
+                for one in named {
+                    self.ledger.mark_impossible(one.entry, *remedy);
                     self.ledger.manual_comment(one.entry).into_iter().for_each(|check| top.comment(check));
-                    continue;
                 }
-                "unix:" => TomlItem::text("unix"),
-                name if name.parse::<std::net::IpAddr>().is_ok() || name.contains('/') => {
-                    TomlItem::text(name)
-                }
-                _ => {
-                    self.ledger.mark_impossible(one.entry, "a trusted proxy is an address or a network");
-                    continue;
-                }
-            };
-            if !from.contains(&item) {
-                from.push(item);
+                return;
             }
-            self.count_taken(one);
-        }
-        for one in named("real_ip_header") {
-            match one.first_arg().to_ascii_lowercase().as_str() {
-                "x-forwarded-for" | "forwarded" if !is_mixed => self.count_taken(one),
-                "proxy_protocol" => {
-                    self.not_needed(one, "`proxy_protocol` of `listen` takes the address from there")
-                }
-                "x-forwarded-for" | "forwarded" => self
-                    .ledger
-                    .mark_impossible(one.entry, "the address is read from one kind of field for all sites"),
-                _ => self.ledger.mark_impossible(
-                    one.entry,
-                    "the client's address is read from X-Forwarded-For or Forwarded: have the proxy send one",
-                ),
+            ClientAddresses::ProxyProtocol { .. } => {
+                let reason =
+                    "`proxy_protocol` of `listen` has the networks; connections from others are answered 403";
+                named.for_each(|one| self.ledger.mark_different(one.entry, reason));
+                return;
             }
-        }
-        for one in all.iter().filter(|one| one.name == "real_ip_recursive") {
-            match one.first_arg() {
-                "on" => self.count_taken(one),
-                _ => self
-                    .ledger
-                    .mark_different(one.entry, "trusted proxies in the field are passed over, as with `on`"),
-            }
-        }
-        if from.is_empty() {
-            return;
-        }
-        let from = TomlItem::List(from);
-        let item = if reads_forwarded {
-            TomlItem::Table(vec![
+            ClientAddresses::Field { from, recursive } => (from, *recursive),
+        };
+        named.for_each(|one| self.count_taken(one));
+        let from = TomlItem::List(from.iter().map(|text| source_item(text)).collect());
+        let item = match recursive {
+            true => from,
+            false => TomlItem::Table(vec![
                 ("from".to_owned(), from),
-                ("fields".to_owned(), TomlItem::text("forwarded")),
-            ])
-        } else {
-            from
+                ("recursive".to_owned(), TomlItem::Flag(false)),
+            ]),
         };
         top.set("trusted_proxies", item);
     }
+}
+
+/// A source of `trusted_proxies` and `proxy_protocol`.
+pub(super) fn source_item(text: &str) -> TomlItem {
+    TomlItem::text(if text == "unix:" { "unix" } else { text })
 }
 
 /// Parses a destination such as `syslog:server=ADDRESS,facility=local7,tag=shop`.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::guards::{inexact_field_reason, inexact_reason, other_value_condition};
 use super::scope::{Scope, TemplateDestination, split_template, translate_template};
-use super::translation::{Translation, UNKNOWN_CLIENTS_REMARK};
+use super::translation::Translation;
 use super::tree::NginxDirective;
 use crate::conditions::{RouteCondition, compare_cookie, compare_value, exact_value, method_condition};
 use crate::draft::{TomlItem, TomlSection, table_path};
@@ -133,6 +133,12 @@ impl<'d> Translation<'d> {
         if lines.len() > VALUES_MAX {
             return Err(format!("a map has at most {VALUES_MAX} values").into());
         }
+        let source = Self::map_source(block);
+        if let Some(reason) =
+            self.client_addresses.unknown_reason().filter(|_| source.contains("remote_addr"))
+        {
+            return Err(reason.into());
+        }
         let scope = Scope::of(self.http.levels.clone());
         let text = |text: &str| {
             translate_template(text, &scope, TemplateDestination::Header, &|_| None).map_err(|reason| {
@@ -141,7 +147,6 @@ impl<'d> Translation<'d> {
         };
         let mut section = TomlSection::default();
         let mut differs = Vec::new();
-        let source = Self::map_source(block);
         section.set_text("of", text(source)?);
         if source.contains("uri") {
             differs.push("paths are percent-encoded in the text that is looked up, without empty segments and those of dots");
@@ -205,8 +210,8 @@ impl<'d> Translation<'d> {
         if is_of_networks && name != "remote_addr" {
             return Err(format!("a route asks for networks of the client, not of `{source}`").into());
         }
-        if name == "remote_addr" && !self.knows_client_addresses {
-            return Err(UNKNOWN_CLIENTS_REMARK.into());
+        if let Some(reason) = self.unknown_source_reason(name) {
+            return Err(reason.into());
         }
         if let Some(fault) = inexact_map_reason(name, &lines, is_meant(default)).filter(|_| is_guard) {
             return Err(fault.into());

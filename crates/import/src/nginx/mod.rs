@@ -6,6 +6,8 @@ mod tree;
 
 mod scope;
 
+mod client_addresses;
+
 mod directive;
 
 mod translation;

@@ -174,6 +174,7 @@ impl NginxScratch {
                 plan.upstream_groups.push(one.first_arg().to_owned());
             }
         });
+        plan.trust_loopback(&main);
         let prefix = prefix.unwrap_or(folder);
         plan.plan_block(&main, &Scope::of(vec![&main]), prefix)?;
         let http = match main.iter().find(|one| one.name == "http") {
@@ -371,6 +372,23 @@ impl NginxScratch {
 }
 
 impl ScratchBuilder<'_, '_> {
+    /// Replaces one of the trusted proxies by loopback addresses, from which requests come.
+    fn trust_loopback(&mut self, main: &[NginxDirective]) {
+        let mut all: Vec<&NginxDirective> = Vec::new();
+        super::tree::visit(main, &mut |one| {
+            if one.name == "set_real_ip_from" {
+                all.push(one);
+            }
+        });
+        let Some(first) = all.first().map(|one| one.first_arg()) else { return };
+        if all.iter().any(|one| one.first_arg().starts_with("127.")) {
+            return;
+        }
+        for one in all.iter().filter(|one| one.first_arg() == first) {
+            self.replace(one, &["127.0.0.0/8"]);
+        }
+    }
+
     fn plan_block(
         &mut self,
         block: &[NginxDirective],

@@ -558,7 +558,7 @@ fn index_folders(matcher: &LocationMatcher) -> Option<String> {
 }
 
 /// Returns an expression without its first negative lookahead, which matches more.
-fn without_looking_ahead(regex: &str) -> String {
+pub(super) fn without_looking_ahead(regex: &str) -> String {
     let parts = regex.split_once("(?!").and_then(|(before, rest)| {
         let (inside, behind) = rest.split_once(')')?;
         (!inside.contains(['(', '[', '\\'])).then_some((before, behind))

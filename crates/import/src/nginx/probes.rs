@@ -78,6 +78,7 @@ impl ScratchBuilder<'_, '_> {
         let mut seen = BTreeSet::new();
         let mut made = BTreeSet::new();
         let crossed = combined_hosts(http);
+        let forwarded = forwarded_addresses(http);
         let mut probed: Vec<ProbedServer> = Vec::new();
         for server in http.innermost().iter().filter(|one| one.name == "server" && one.block.is_some()) {
             let scope = http.with_block(server.block_directives());
@@ -134,6 +135,7 @@ impl ScratchBuilder<'_, '_> {
             for place in &places {
                 let Some(path) = place.paths.first() else { continue };
                 let one = VerifyRequest { target: path.clone(), ..base.clone() };
+                all.extend(forwarded.iter().map(|(name, value)| with_field(&one, name, value)));
                 if self.options.only_paths {
                     all.extend(basic_requests(&one));
                     continue;
@@ -149,6 +151,9 @@ impl ScratchBuilder<'_, '_> {
             for name in tested_fields(server) {
                 for value in ["verify", "1"] {
                     all.push(with_field(&base, &name, value));
+                    if name.contains('-') {
+                        all.push(with_field(&base, &name.replace('-', "_"), value));
+                    }
                 }
             }
             let paths = places.iter().filter_map(|place| place.paths.first().cloned()).take(PATHS_ELSEWHERE);
@@ -412,6 +417,40 @@ fn combined_hosts(http: &Scope<'_>) -> Vec<String> {
     };
     let pairs = starts.iter().flat_map(|start| ends.iter().map(move |end| format!("{start}.{end}")));
     pairs.filter(is_host).take(CROSSED_MAX).collect()
+}
+
+/// Returns fields in which a proxy tells the addresses that the configuration asks for, if it trusts proxies: alone, behind
+/// the address of another proxy, and before it.
+fn forwarded_addresses(http: &Scope<'_>) -> Vec<(&'static str, String)> {
+    const ADDRESSES_MAX: usize = 4;
+    /// One of those that the scratch copy trusts.
+    const PROXY: &str = "127.0.0.9";
+    let mut trusts = false;
+    let mut found: Vec<String> = Vec::new();
+    let mut add = |text: &str| {
+        let address = text.split('/').next().unwrap_or(text);
+        if address.parse::<std::net::IpAddr>().is_ok() && !found.iter().any(|known| known == address) {
+            found.push(address.to_owned());
+        }
+    };
+    super::tree::visit(http.innermost(), &mut |one| match one.name.as_str() {
+        "set_real_ip_from" => trusts = true,
+        "allow" | "deny" => add(one.first_arg()),
+        "if" => one.args.iter().for_each(|word| add(word.trim_matches(['(', ')']))),
+        "geo" | "map" => one.block_directives().iter().for_each(|line| add(&line.name)),
+        _ => {}
+    });
+    if !trusts {
+        return Vec::new();
+    }
+    found.truncate(ADDRESSES_MAX);
+    let values =
+        |address: String| [address.clone(), format!("{address}, {PROXY}"), format!("{PROXY}, {address}")];
+    let of_field = |value: String| ("X-Forwarded-For", value);
+    let real = found.iter().map(|address| ("X-Real-IP", address.clone()));
+    let mut all: Vec<(&'static str, String)> = real.collect();
+    all.extend(found.into_iter().flat_map(values).map(of_field));
+    all
 }
 
 /// Returns the names of fields, cookies and parameters that conditions and maps of a server use.

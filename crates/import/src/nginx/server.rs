@@ -48,6 +48,8 @@ pub(crate) struct NginxServer<'d> {
     pub(crate) hosts_by_expression: Vec<(String, Vec<String>)>,
     /// Patterns of its other names, for the field `Host`.
     pub(crate) expressions: Vec<HostExpression>,
+    /// Whether the server is for requests without `Host`: it has the name `""`, or none.
+    pub(crate) has_empty_name: bool,
 }
 
 /// A server name that cannot be written as a host: a regular expression, or a name that ends with `*`.
@@ -184,7 +186,9 @@ impl<'d> Translation<'d> {
         let mut hosts = Vec::new();
         let mut expressions = Vec::new();
         let mut named_by_expression = Vec::new();
+        let mut has_empty_name = scope.innermost_last("server_name").is_none();
         for one in self.take_in_block(block.block_directives(), "server_name") {
+            has_empty_name |= one.args.iter().any(String::is_empty);
             for name in &one.args {
                 let found = self.translate_server_name(one, name, &mut expressions);
                 if let Some(regex) = name.strip_prefix('~').filter(|_| !found.is_empty()) {
@@ -200,6 +204,7 @@ impl<'d> Translation<'d> {
             hosts: unique(hosts),
             hosts_by_expression: named_by_expression,
             expressions,
+            has_empty_name,
         }
     }
 

@@ -1,7 +1,8 @@
 //! Translation of servers to sites: the default site, and servers that only redirect to `https`.
 
+use super::client_addresses::ClientAddresses;
 use super::host_conflicts::{contested_hosts, default_server_at, loopback_networks, share_address};
-use super::listen::{merge_addresses, write_listen};
+use super::listen::{SharedListenOptions, merge_addresses, write_listen};
 use super::server::{AddressReach, HostExpression, ListenAddress, NginxServer};
 use super::translation::Translation;
 use super::tree::NginxDirective;
@@ -24,6 +25,11 @@ impl<'d> Translation<'d> {
         let clear_http2 = servers
             .iter()
             .any(|server| server.scope.effective("http2").is_some_and(|one| one.first_arg() == "on"));
+        let proxies = match &self.client_addresses {
+            ClientAddresses::ProxyProtocol { from } => from.clone(),
+            _ => Vec::new(),
+        };
+        let options = SharedListenOptions { clear_http2, proxies };
         let mut sites: Vec<(usize, SiteDraft)> = Vec::new();
         for group in 0..servers.len() {
             let is_own = |at: &usize| groups[*at] == group;
@@ -33,7 +39,7 @@ impl<'d> Translation<'d> {
             let addresses = merge_addresses(all.iter().flat_map(|server| &server.addresses));
             let is_by_address = address_selects_server(&all);
             if Some(group) == main && !is_by_address {
-                write_listen(&addresses, clear_http2, &mut draft.top);
+                write_listen(&addresses, &options, &mut draft.top);
             }
             let merges = self.must_merge_slashes(&all);
             for ServerSite { server: at, mut site, addresses: listens } in self.build_sites(&own, &all) {
@@ -43,12 +49,12 @@ impl<'d> Translation<'d> {
                     site.section.set("merge_slashes", TomlItem::Flag(false));
                 }
                 match listens {
-                    Some(listens) => write_listen(&listens, clear_http2, &mut site.section),
+                    Some(listens) => write_listen(&listens, &options, &mut site.section),
                     None if Some(group) != main || is_by_address => {
                         let texts = servers[at].addresses.iter().map(|address| address.text.as_str());
                         let texts: Vec<&str> = texts.collect();
                         let here = addresses.iter().filter(|address| texts.contains(&address.text.as_str()));
-                        write_listen(&merge_addresses(here), clear_http2, &mut site.section);
+                        write_listen(&merge_addresses(here), &options, &mut site.section);
                     }
                     None => {}
                 }
@@ -287,6 +293,7 @@ impl<'d> Translation<'d> {
         }
         all.sort_by_key(|(rank, ..)| *rank);
         let mut routes = Vec::new();
+        routes.extend(self.close_hostless_requests(servers, default));
         let mut of_default: Vec<RouteCondition> = Vec::new();
         for (_, at, one) in all {
             let condition = RouteCondition::on_value("header", "Host", one.pattern.clone());
@@ -321,6 +328,28 @@ impl<'d> Translation<'d> {
             routes.extend(own);
         }
         routes
+    }
+
+    /// Returns the route that refuses requests without `Host`, if they are not for the default server.
+    fn close_hostless_requests(
+        &self,
+        servers: &[&NginxServer<'d>],
+        default: Option<usize>,
+    ) -> Option<TomlSection> {
+        let at = servers.iter().position(|server| server.has_empty_name)?;
+        if Some(at) == default {
+            return None;
+        }
+        let names = servers[at].scope.innermost_last("server_name").unwrap_or(servers[at].block);
+        let reason =
+            "requests without Host, by HTTP/1.0, are for this server in nginx: they are refused (403)";
+        self.ledger.mark_different(names.entry, reason);
+        let mut route = TomlSection::default();
+        RouteCondition::none_of(&[RouteCondition::on_value("header", "Host", "~ .".to_owned())])
+            .write(&mut route);
+        route.comment("Requests without Host, which are for another server in nginx.");
+        route.set("respond", TomlItem::Number(403));
+        Some(route)
     }
 
     /// Writes the hosts of a site; returns false if other sites have all of them.

@@ -20,6 +20,8 @@ struct StreamTarget<'d> {
     /// Server names (SNI) of the connections; empty for all others.
     names: Vec<String>,
     target: &'d str,
+    /// Whether some of its connections may be for another server in nginx.
+    is_closed: bool,
 }
 
 impl<'d> Translation<'d> {
@@ -135,7 +137,7 @@ impl<'d> Translation<'d> {
     ) -> Result<Vec<StreamTarget<'d>>, Untranslatable> {
         let to = pass.first_arg();
         let Some(variable) = to.strip_prefix('$') else {
-            return Ok(vec![StreamTarget { names: Vec::new(), target: to }]);
+            return Ok(vec![StreamTarget { names: Vec::new(), target: to, is_closed: false }]);
         };
         let preread = scope.effective("ssl_preread");
         let is_it =
@@ -148,6 +150,9 @@ impl<'d> Translation<'d> {
         self.count_taken(preread);
         let mut found: Vec<StreamTarget<'d>> = Vec::new();
         let mut rest = None;
+        let hostnames = map.block_directives().iter().any(|line| line.name == "hostnames");
+        let has_include = map.block_directives().iter().any(|line| line.name == "include");
+        let mut has_lost = has_include;
         for line in map.block_directives() {
             let to = line.first_arg();
             let names = match line.name.as_str() {
@@ -156,21 +161,28 @@ impl<'d> Translation<'d> {
                     rest = Some(to).filter(|to| !to.is_empty());
                     continue;
                 }
+                "include" => None,
+                // Without `hostnames`, this is a text that no client sends.
+                name if !hostnames && name.starts_with(['*', '.']) => continue,
                 name => map_key_names(name),
             };
             match names {
                 Some(names) => match found.iter_mut().find(|known| known.target == to) {
                     Some(known) => known.names.extend(names),
-                    None => found.push(StreamTarget { names, target: to }),
+                    None => found.push(StreamTarget { names, target: to, is_closed: has_include }),
                 },
-                None => self.ledger.mark_impossible(
-                    map.entry,
-                    format!("`{}`: `names` takes names and `*.example.com`: write each name", line.name),
-                ),
+                None => {
+                    has_lost = true;
+                    self.ledger.mark_impossible(
+                        map.entry,
+                        format!("`{}`: `names` takes names and `*.example.com`: the stream for other names is closed; write each name", line.name),
+                    );
+                }
             }
         }
         self.count_taken(map);
-        found.extend(rest.map(|to| StreamTarget { names: Vec::new(), target: to }));
+        found.extend(rest.map(|to| StreamTarget { names: Vec::new(), target: to, is_closed: has_lost }));
+
         if found.iter().any(|target| target.target.contains('$')) {
             Err("one of the servers of its map depends on the connection".into())
         } else {
@@ -204,6 +216,10 @@ impl<'d> Translation<'d> {
         for one in scope.innermost().iter().filter(|one| !self.ledger.is_marked(one.entry)) {
             self.ledger.mark_impossible(one.entry, "a stream has nothing like it: docs/streams.md");
         }
+        if target.is_closed {
+            let reason = "CHECK: the map of `ssl_preread` chooses another server for some of these clients.";
+            close_stream(reason.to_owned(), &mut section);
+        }
         self.close_untranslated_stream(scope, &mut section);
         Some(section)
     }
@@ -220,10 +236,7 @@ impl<'d> Translation<'d> {
         };
         let mut all = scope.levels.iter().rev().flat_map(|level| level.iter());
         let Some(lost) = all.find(is_lost) else { return };
-        section.comment(self.ledger.manual_comment(lost.entry).unwrap_or_default());
-        section.comment("This stream refuses all clients: remove `deny` if they may connect.");
-        section.remove("allow");
-        section.set("deny", TomlItem::List(["0.0.0.0/0", "::/0"].map(TomlItem::text).into()));
+        close_stream(self.ledger.manual_comment(lost.entry).unwrap_or_default(), section);
     }
 
     fn translate_stream_access(&self, scope: &Scope<'d>, section: &mut TomlSection) {
@@ -240,6 +253,18 @@ impl<'d> Translation<'d> {
                 ("deny", network) => denied.push(TomlItem::text(network)),
                 (_, network) => allowed.push(TomlItem::text(network)),
             }
+        }
+        let has_protocol =
+            |one: &NginxDirective| one.name == "listen" && one.args.iter().any(|arg| arg == "proxy_protocol");
+        let asks = closed || !denied.is_empty();
+        if asks && scope.innermost().iter().any(has_protocol) && scope.effective("set_real_ip_from").is_none()
+        {
+            let reason = "without `set_real_ip_from`, nginx looks at the address of the proxy, and `proxy_protocol` gives that of its client here: the stream is closed";
+            scope
+                .effective_all_of(&["allow", "deny"])
+                .iter()
+                .for_each(|one| self.ledger.mark_impossible(one.entry, reason));
+            return;
         }
         if closed {
             if allowed.is_empty() {
@@ -335,6 +360,14 @@ impl<'d> Translation<'d> {
             _ => TomlItem::Table(entries),
         }
     }
+}
+
+/// Refuses all clients of a stream.
+fn close_stream(check: String, section: &mut TomlSection) {
+    section.comment(check);
+    section.comment("This stream refuses all clients: remove `deny` if they may connect.");
+    section.remove("allow");
+    section.set("deny", TomlItem::List(["0.0.0.0/0", "::/0", "unix"].map(TomlItem::text).into()));
 }
 
 /// Whether the stream that is being written relays datagrams.

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use super::client_addresses::ClientAddresses;
 use super::directive::{Arguments, Contexts, Part};
 use super::scope::{
     Scope, TemplateDestination, format_clamped_duration, parse_milliseconds, translate_template,
@@ -119,15 +120,9 @@ pub(crate) struct Translation<'d> {
     /// Routes of the servers translated so far. Sites of one server at several addresses share them: a second
     /// translation would differ, because it depends on what was reported before.
     pub(crate) cached_routes: RefCell<HashMap<EntryIndex, Vec<TomlSection>>>,
-    /// Whether Komainu determines the client address as nginx does. False if proxies send it in a field that
-    /// Komainu does not read.
-    pub(crate) knows_client_addresses: bool,
+    /// Source of client addresses.
+    pub(crate) client_addresses: ClientAddresses,
 }
-
-/// Reason why a condition on client addresses is closed if proxies send them in a field that Komainu does not
-/// read.
-pub(crate) const UNKNOWN_CLIENTS_REMARK: &str =
-    "`set_real_ip_from` is not translated, so that all clients of its proxies have the address of the proxy";
 
 impl<'d> Translation<'d> {
     pub(crate) fn new(
@@ -135,7 +130,7 @@ impl<'d> Translation<'d> {
         http: Scope<'d>,
         folder: PathBuf,
     ) -> Self {
-        let knows_clients = reads_client_addresses(&http);
+        let client_addresses = ClientAddresses::of(&http);
         Self {
             ledger,
             directives,
@@ -143,32 +138,9 @@ impl<'d> Translation<'d> {
             folder,
             tables: RefCell::default(),
             cached_routes: RefCell::default(),
-            knows_client_addresses: knows_clients,
+            client_addresses,
         }
     }
-}
-
-/// Whether proxies send client addresses only in `X-Forwarded-For` or `Forwarded`, but not both, or by the
-/// PROXY protocol.
-fn reads_client_addresses(http: &Scope<'_>) -> bool {
-    let mut has_proxies = false;
-    let mut fields = Vec::new();
-    let mut note = |one: &NginxDirective| match one.name.as_str() {
-        "set_real_ip_from" => has_proxies = true,
-        "real_ip_header" => fields.push(one.first_arg().to_ascii_lowercase()),
-        _ => {}
-    };
-    let outermost = http.levels.last().into_iter();
-    outermost.for_each(|level| super::tree::visit(level, &mut |one| note(one)));
-    let is_known = fields.iter().all(|field| is_client_field(field));
-    let is_mixed =
-        ["forwarded", "x-forwarded-for"].iter().all(|name| fields.iter().any(|field| field == name));
-    !has_proxies || is_known && !is_mixed && !fields.is_empty()
-}
-
-/// Whether Komainu reads client addresses from this field, given in lower case.
-pub(crate) fn is_client_field(field: &str) -> bool {
-    matches!(field, "x-forwarded-for" | "forwarded" | "proxy_protocol")
 }
 
 /// Selection of a location.
@@ -229,6 +201,25 @@ pub(crate) fn make_unavailable(section: &mut TomlSection) {
 }
 
 impl<'d> Translation<'d> {
+    /// Returns the reason why a route cannot ask for a variable's value: it may be another one than in nginx.
+    pub(crate) fn unknown_source_reason(&self, name: &str) -> Option<&'static str> {
+        // nginx takes these from the field with hyphens alone.
+        const OWN: [&str; 2] = ["user_agent", "x_forwarded_for"];
+        let field = name.strip_prefix("http_").filter(|field| field.contains('_') && !OWN.contains(field));
+        if name == "remote_addr" {
+            return self.client_addresses.unknown_reason();
+        }
+        let mut has_underscores = false;
+        if let Some(level) = self.http.levels.last().filter(|_| field.is_some()) {
+            super::tree::visit(level, &mut |one| {
+                has_underscores |= one.name == "underscores_in_headers" && one.first_arg() == "on";
+            });
+        }
+        has_underscores.then_some(
+            "with `underscores_in_headers`, it is the value of fields with `_` in the name too: a route asks for the field with hyphens alone",
+        )
+    }
+
     /// Adds a comment to `section` for each directive of a block that requires manual work.
     pub(crate) fn add_manual_comments(&self, block: &[NginxDirective], section: &mut TomlSection) {
         for one in block.iter().filter(|one| !matches!(one.name.as_str(), "location" | "server")) {

@@ -87,7 +87,7 @@ fn tls_status(address: IpAddr, port: u16, request: &str) -> Result<u16, String> 
 }
 
 /// Returns the status of a request written as `[tls ][@ADDRESS ][METHOD ]TARGET|Field: value|…`; the defaults are the
-/// address of the case, GET and `Host: h`. 0 stands for a connection that ends without a response.
+/// address of the case, GET and `Host: h`. `1.0` in place of the method is GET by HTTP/1.0, without Host. 0 stands for a connection that ends without a response.
 fn status(port: u16, request: &str) -> Result<u16, String> {
     let (request, is_tls) = request.strip_prefix("tls ").map_or((request, false), |rest| (rest, true));
     let (address, request) = match request.strip_prefix('@').and_then(|rest| rest.split_once(' ')) {
@@ -101,9 +101,10 @@ fn status(port: u16, request: &str) -> Result<u16, String> {
     let mut parts = request.split('|');
     let first = parts.next().unwrap();
     let (method, target) = first.split_once(' ').unwrap_or(("GET", first));
-    let mut head = format!("{method} {target} HTTP/1.1\r\n");
+    let (method, version) = if method == "1.0" { ("GET", "1.0") } else { (method, "1.1") };
+    let mut head = format!("{method} {target} HTTP/{version}\r\n");
     let fields: Vec<&str> = parts.collect();
-    if !fields.iter().any(|field| field.starts_with("Host:")) {
+    if version == "1.1" && !fields.iter().any(|field| field.starts_with("Host:")) {
         head.push_str("Host: h\r\n");
     }
     fields.iter().for_each(|field| head.push_str(&format!("{field}\r\n")));

@@ -20,9 +20,12 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     together("limit_conn", In::PLACES, Args::TWO, Part::Access).repeatable(),
     together("limit_conn_status", In::PLACES, Args::ONE, Part::Access),
     together("limit_req_zone", In::HTTP, Args::between(3, 4), Part::Definitions)
+        .harmless()
         .repeatable()
         .unused(UNUSED_ZONE),
-    together("limit_conn_zone", In::HTTP.or(In::STREAM), Args::TWO, Part::Definitions).repeatable(),
+    together("limit_conn_zone", In::HTTP.or(In::STREAM), Args::TWO, Part::Definitions)
+        .harmless()
+        .repeatable(),
     untranslated("limit_conn_dry_run", In::PLACES.or(In::STREAMS), Args::ONE).harmless(),
     untranslated("limit_conn_log_level", In::PLACES.or(In::STREAMS), Args::ONE),
     untranslated("limit_req_log_level", In::PLACES, Args::ONE),

@@ -119,7 +119,7 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     untranslated("proxy_headers_hash_bucket_size", In::PLACES, Args::ONE).harmless(),
     untranslated("proxy_cookie_path", In::PLACES, Args::ONE_OR_TWO).harmless(),
     untranslated("proxy_cookie_flags", In::PLACES, Args::SOME).harmless(),
-    untranslated("proxy_bind", PLACES_AND_STREAMS, Args::ONE_OR_TWO).harmless(),
+    untranslated("proxy_bind", PLACES_AND_STREAMS, Args::ONE_OR_TWO),
     untranslated("proxy_method", In::PLACES, Args::ONE),
     untranslated("proxy_set_body", In::PLACES, Args::ONE),
     untranslated("proxy_pass_request_body", In::PLACES, Args::ONE).neutral("on"),

@@ -11,6 +11,7 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
     together("upstream", In::STREAM, Args::ONE, Part::StreamUpstream),
     together("listen", In::STREAM_SERVER, Args::SOME, Part::Stream),
     together("proxy_pass", In::STREAM_SERVER, Args::ONE, Part::Stream),
+    together("return", In::STREAM_SERVER, Args::ONE, Part::Stream),
     together("ssl_preread", In::STREAMS, Args::ONE, Part::Stream),
     together("proxy_ssl", In::STREAMS, Args::ONE, Part::Stream),
     each("proxy_protocol", In::STREAMS, Args::ONE, Part::StreamSettings, streams::proxy_protocol),
