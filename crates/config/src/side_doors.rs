@@ -209,14 +209,12 @@ fn warn_of_undecided_conditions(route: &Node, later: &[Node], check: &mut Checke
     const CONDITIONS: [&str; 5] = ["client", "header", "country", "query", "referer"];
     let Some(condition) = CONDITIONS.iter().find_map(|key| route.entry(key)) else { return };
     let Some(next) = next_unguarded(route, later).filter(|_| find_handler(route).is_some()) else { return };
-    let settings = |node: &'_ Node| -> Vec<Entry> {
-        let NodeData::Table(entries) = &node.data else { return Vec::new() };
+    let settings = |node: &Node| {
+        let NodeData::Table(entries) = &node.data else { return NodeData::Table(Vec::new()) };
         let is_kept = |entry: &&Entry| entry.key != "path" && !CONDITIONS.contains(&entry.key.as_str());
-        entries.iter().filter(is_kept).cloned().collect()
+        NodeData::Table(entries.iter().filter(is_kept).cloned().collect())
     };
-    let table = |entries| NodeData::Table(entries);
-    let (own, other) = (table(settings(route)), table(settings(next)));
-    if is_same_data(&own, &other) {
+    if is_same_data(&settings(route), &settings(next)) {
         let title = format!("`{}` decides nothing", condition.key);
         let finding = check.warning(&condition.key_span, title, "all other requests get the same answer");
         finding.related(next.span.clone(), "by this route");

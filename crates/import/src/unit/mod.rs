@@ -191,7 +191,7 @@ fn translate_certificates(tls: &DataNode, ledger: &ImportLedger) -> (TomlItem, V
     (TomlItem::Table(entries), tls.manual_comments(ledger))
 }
 
-/// Where the addresses of clients come from at a listener.
+/// Source of client addresses at a listener.
 #[derive(Clone, PartialEq)]
 struct UnitForwarded {
     from: Vec<String>,
@@ -202,12 +202,17 @@ struct UnitForwarded {
 impl UnitForwarded {
     /// `None` if a listener trusts no proxy.
     fn of(listener: &DataNode) -> Option<Self> {
-        let forwarded = listener.get("forwarded").or(listener.get("client_ip"))?;
+        let forwarded = forwarded_node(listener)?;
         let from = forwarded.get("source")?.texts();
         let field = forwarded.get("client_ip").or(forwarded.get("header")).and_then(DataNode::text);
         let recursive = forwarded.get("recursive").and_then(DataNode::flag) == Some(true);
         Some(Self { from, field: field.unwrap_or("").to_ascii_lowercase(), recursive })
     }
+}
+
+/// Returns `forwarded` of a listener, or `client_ip`, its name in older versions.
+fn forwarded_node(listener: &DataNode) -> Option<&DataNode> {
+    listener.get("forwarded").or(listener.get("client_ip"))
 }
 
 /// Translates `forwarded` of listeners to `trusted_proxies`, and returns whether client addresses are those of Unit then.
@@ -219,40 +224,42 @@ fn translate_forwarded(
 ) -> bool {
     let all: Vec<Option<UnitForwarded>> = listeners.iter().map(|(_, one)| UnitForwarded::of(one)).collect();
     let is_alike = all.iter().all(|one| *one == all[0]);
-    let reason = match all.iter().flatten().next() {
-        None => return true,
-        Some(_) if !is_alike => {
-            "`trusted_proxies` counts for all listeners, which differ here: it is not written, and routes that ask for addresses are closed (403)"
-        }
-        Some(one) if one.field != "x-forwarded-for" => {
-            "`trusted_proxies` is not written: have this proxy send X-Forwarded-For, then write it; routes that ask for addresses are closed (403)"
-        }
-        Some(one) if one.from.iter().any(|text| text.starts_with('!')) => {
-            "`trusted_proxies` takes networks that are trusted: routes that ask for addresses are closed (403)"
-        }
-        Some(one) => {
-            let from = TomlItem::List(one.from.iter().map(TomlItem::text).collect());
-            let item = match one.recursive {
-                true => from,
-                false => TomlItem::Table(vec![
-                    ("from".to_owned(), from),
-                    ("recursive".to_owned(), TomlItem::Flag(false)),
-                ]),
-            };
-            draft.top.set("trusted_proxies", item);
-            ""
-        }
+    let Some(first) = all.iter().flatten().next() else { return true };
+    let reason = if !is_alike {
+        Some(
+            "`trusted_proxies` counts for all listeners, which differ here: it is not written, and routes that ask for addresses are closed (403)",
+        )
+    } else if first.field != "x-forwarded-for" {
+        Some(
+            "`trusted_proxies` is not written: have this proxy send X-Forwarded-For, then write it; routes that ask for addresses are closed (403)",
+        )
+    } else if first.from.iter().any(|text| text.starts_with('!')) {
+        Some(
+            "`trusted_proxies` takes networks that are trusted: routes that ask for addresses are closed (403)",
+        )
+    } else {
+        None
     };
-    for (_, listener) in listeners {
-        let Some(forwarded) = listener.get("forwarded").or(listener.get("client_ip")) else { continue };
-        if reason.is_empty() {
-            forwarded.mark_different(ledger, "the fields are X-Forwarded-For and X-Forwarded-Proto");
-        } else {
+    for forwarded in listeners.iter().filter_map(|(_, listener)| forwarded_node(listener)) {
+        if let Some(reason) = reason {
             forwarded.mark_impossible(ledger, reason);
             draft.top.comment(ledger.check_comment(forwarded.line, reason));
+        } else {
+            forwarded.mark_different(ledger, "the fields are X-Forwarded-For and X-Forwarded-Proto");
         }
     }
-    reason.is_empty()
+    if reason.is_some() {
+        return false;
+    }
+    let from = TomlItem::List(first.from.iter().map(TomlItem::text).collect());
+    let proxies = if first.recursive {
+        from
+    } else {
+        let recursive = ("recursive".to_owned(), TomlItem::Flag(false));
+        TomlItem::Table(vec![("from".to_owned(), from), recursive])
+    };
+    draft.top.set("trusted_proxies", proxies);
+    true
 }
 
 fn translate_settings(config: &DataNode, ledger: &ImportLedger, draft: &mut ConfigDraft) {
