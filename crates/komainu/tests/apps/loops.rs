@@ -47,9 +47,9 @@ async def context(send):
 
 async def wait(send):
     global left
-    await send({'type': 'http.response.start', 'status': 200, 'headers': []})
-    await send({'type': 'http.response.body', 'body': b'begun', 'more_body': True})
     try:
+        await send({'type': 'http.response.start', 'status': 200, 'headers': []})
+        await send({'type': 'http.response.body', 'body': b'begun', 'more_body': True})
         await asyncio.Event().wait()
     finally:
         left += 1
@@ -252,7 +252,8 @@ def app(environ, start_response):
 
 #[test]
 fn event_loop_cancelling_many_requests_is_not_killed() {
-    let rig = one_worker("timeouts = { between = \"1s\" }");
+    // Long enough for all requests to have begun.
+    let rig = one_worker("timeouts = { between = \"3s\" }");
     let process = Client::new(rig.address).get("/pid");
     // Cancelling all of them takes 2 s.
     let mut streams: Vec<TcpStream> = (0..200).map(|_| rig.connect()).collect();
