@@ -169,9 +169,15 @@ impl Listener {
     ) -> io::Result<Listener> {
         Listener::adopt_sockets(listen, descriptors, may_own_file, |datagrams, channels| {
             // A server that passes UDP sockets on adds a channel for each.
+            let is_from_server = !channels.is_empty();
             let mut channels = channels.into_iter();
             let each = datagrams.into_iter();
-            each.map(|socket| QuicUdpSocket::new(socket, channels.next()).map(Arc::new)).collect()
+            let each = each.map(|socket| QuicUdpSocket::new(socket, channels.next()).map(Arc::new));
+            let adopted = each.collect::<io::Result<Vec<_>>>()?;
+            if !is_from_server {
+                QuicUdpSocket::steer(&adopted);
+            }
+            Ok(adopted)
         })
     }
 

@@ -65,19 +65,18 @@ impl InheritedSockets {
         for chosen in [false, true] {
             for (listen, taken) in addresses.iter().zip(&mut taken).filter(|(_, taken)| taken.is_none()) {
                 let found = self.0.iter().position(|given| matches(&listen.address, &given.address, chosen));
-                *taken = found.map(|at| self.0.remove(at)).map(
-                    |InheritedListener { sockets, owns_file, .. }| AddressSockets { sockets, owns_file },
-                );
-            }
-        }
-        // systemd passes the UDP sockets of HTTP/3 beside the others.
-        for (listen, taken) in addresses.iter().zip(&mut taken) {
-            let Some(taken) = taken else { continue };
-            let is_its = |given: &InheritedListener| {
-                given.address.is_udp() && matches(&listen.address, &given.address.clone().over_tcp(), false)
-            };
-            if let Some(at) = self.0.iter().position(is_its) {
-                taken.sockets.extend(self.0.remove(at).sockets);
+                *taken = found.map(|at| {
+                    let InheritedListener { address, sockets, owns_file, .. } = self.0.remove(at);
+                    let mut taken = AddressSockets { sockets, owns_file };
+                    // systemd passes the UDP sockets of HTTP/3 beside the others.
+                    let is_its = |given: &InheritedListener| {
+                        given.address.is_udp() && given.address.clone().over_tcp() == address
+                    };
+                    if let Some(at) = self.0.iter().position(is_its) {
+                        taken.sockets.extend(self.0.remove(at).sockets);
+                    }
+                    taken
+                });
             }
         }
         taken

@@ -35,6 +35,55 @@ fn client_whose_address_changes_keeps_its_connection() {
     }
 }
 
+/// Binds a TCP socket and three UDP sockets to one port, then executes the server, as systemd would.
+const ACTIVATE: &str = "
+import os, socket, sys
+sockets = [socket.socket()] + [socket.socket(type=socket.SOCK_DGRAM) for _ in range(3)]
+for one in sockets:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    one.bind(sockets[0].getsockname() if one is not sockets[0] else ('127.0.0.1', 0))
+sockets[0].listen(100)
+held = [os.dup(one.fileno()) for one in sockets]
+for number, one in enumerate(held):
+    os.dup2(one, 3 + number, inheritable=True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(held)))
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+#[test]
+fn udp_sockets_of_systemd_are_served_by_several_threads() {
+    for kind in crate::rig::kinds() {
+        let folder = crate::certified::folder(&[("a.test", "ec")]);
+        folder.write(
+            "komainu.toml",
+            format!(
+                r#"
+                listen = [{{ address = "127.0.0.1:0", tls = true }}]
+                threads = 3
+                {kind}
+                [[site]]
+                hosts = ["a.test"]
+                tls = {{ certificate = "a.test.pem", key = "a.test.key" }}
+                {YES}
+                "#
+            ),
+        );
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", ACTIVATE, env!("CARGO_BIN_EXE_komainu"), "start", "-c"]);
+        command.arg(folder.at("komainu.toml"));
+        let rig = crate::rig::Rig::start(command, folder);
+        // The kernel gives each connection to a socket, and must find it again when the client's address changes.
+        let mut clients: Vec<_> = (0..12).map(|_| connect(&rig)).collect();
+        for _ in 0..4 {
+            for client in &mut clients {
+                client.rebind();
+                let answer = client.ask("GET", "/", &[A], b"");
+                assert_eq!((answer.status, answer.text()), (200, "yes".to_owned()), "{kind}");
+            }
+        }
+    }
+}
+
 #[test]
 fn keys_are_updated() {
     let rig = serve(YES);

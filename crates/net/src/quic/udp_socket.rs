@@ -38,11 +38,16 @@ impl QuicUdpSocket {
         let sockets = bound
             .map(|socket| QuicUdpSocket::new(socket, None).map(Arc::new))
             .collect::<io::Result<Vec<_>>>()?;
+        QuicUdpSocket::steer(&sockets);
+        Ok(sockets)
+    }
+
+    /// Lets each of the sockets of an address, in the order in which they were bound, receive the packets of its
+    /// connections. Without it, those of clients whose address changes may reach another core and are lost.
+    pub(crate) fn steer(sockets: &[Arc<QuicUdpSocket>]) {
         if let Some(first) = sockets.first() {
-            // Without it, packets of clients whose address changes may reach another core and are lost.
             let _ = sys::steer_by_connection_id(first.fd());
         }
-        Ok(sockets)
     }
 
     /// Takes a bound socket, and the channel to the process that has passed it on.
