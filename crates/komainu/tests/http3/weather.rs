@@ -1,5 +1,5 @@
-//! A network between a client and the server that loses, repeats, delays and reorders packets, and drops large ones, all
-//! by a seed: every response is whole and right, or visibly broken.
+//! A network between a client and the server that loses, repeats, delays and reorders packets, drops large ones, and gives
+//! the client other addresses, all by a seed: every response is whole and right, or visibly broken.
 //!
 //! The network is in front of the real program, so that sockets, offloads and clocks are those of the server; a seed
 //! repeats the network's decisions, though not the times of the scheduler.
@@ -41,6 +41,8 @@ pub(crate) struct Weather {
     passes_before: u64,
     /// Bytes that reach the client in a second.
     rate: u64,
+    /// Number of packets after which the client's address changes each time, as behind a NAT that forgets.
+    packets_per_address: u64,
 }
 
 /// Maximum time for which packets wait for a slow line; later ones are lost.
@@ -57,6 +59,7 @@ impl Weather {
             size_max: usize::MAX,
             passes_before: 0,
             rate,
+            packets_per_address: u64::MAX,
         }
     }
 
@@ -72,6 +75,7 @@ impl Weather {
             size_max: if random.bool() { 65_535 } else { random.usize(1200..1500) },
             passes_before: random.u64(0..200),
             rate: u64::MAX,
+            packets_per_address: if random.bool() { u64::MAX } else { random.u64(50..500) },
         }
     }
 }
@@ -112,9 +116,13 @@ fn pass(
     mut random: fastrand::Rng,
     stop: &AtomicBool,
 ) {
-    let upstream = UdpSocket::bind("127.0.0.1:0").unwrap();
-    upstream.connect(server).unwrap();
-    upstream.set_nonblocking(true).unwrap();
+    let address_of_client = || {
+        let upstream = UdpSocket::bind("127.0.0.1:0").unwrap();
+        upstream.connect(server).unwrap();
+        upstream.set_nonblocking(true).unwrap();
+        upstream
+    };
+    let mut upstream = address_of_client();
     near.set_nonblocking(true).unwrap();
     let mut client = None;
     let mut waiting: BinaryHeap<Due> = BinaryHeap::new();
@@ -134,6 +142,9 @@ fn pass(
             let Ok(len) = len else { continue };
             is_idle = false;
             count += 1;
+            if count % weather.packets_per_address == 0 {
+                upstream = address_of_client();
+            }
             let is_too_large = count > weather.passes_before && len > weather.size_max;
             if is_too_large || random.u32(0..100) < weather.lost {
                 continue;
