@@ -10,7 +10,7 @@ pub fn format_report(outcome: &BenchOutcome, any_length: bool) -> String {
     let (measured, tally) = (&outcome.measured, &outcome.measured.tally);
     let (host, port) = split_host_and_port(&outcome.setup.host);
     let seconds = measured.seconds.max(1e-9);
-    let complete = tally.responses as f64;
+    let complete = measured.responses_in_time as f64;
     let connections = outcome.setup.connections as f64;
     let non_2xx: u64 =
         tally.statuses().iter().filter(|(code, _)| !(200..300).contains(code)).map(|(_, count)| count).sum();
@@ -28,7 +28,7 @@ pub fn format_report(outcome: &BenchOutcome, any_length: bool) -> String {
     line("Document Length:", format!("{} bytes\n", measured.facts.content_bytes));
     line("Concurrency Level:", outcome.setup.connections.to_string());
     line("Time taken for tests:", format!("{seconds:.3} seconds"));
-    line("Complete requests:", tally.responses.to_string());
+    line("Complete requests:", measured.responses_in_time.to_string());
     let kinds = match failed {
         0 => String::new(),
         _ => format!("\n   (Connect: {connect}, Receive: {receive}, Length: {differ}, Exceptions: 0)"),
@@ -51,7 +51,8 @@ pub fn format_report(outcome: &BenchOutcome, any_length: bool) -> String {
     let each_ms = seconds * 1e3 / complete.max(1.0);
     line("Time per request:", format!("{:.3} [ms] (mean)", each_ms * connections));
     line("Time per request:", format!("{each_ms:.3} [ms] (mean, across all concurrent requests)"));
-    line("Transfer rate:", format!("{:.2} [Kbytes/sec] received", tally.bytes_in as f64 / 1024.0 / seconds));
+    let kib_per_s = measured.bytes_in_time as f64 / 1024.0 / seconds;
+    line("Transfer rate:", format!("{kib_per_s:.2} [Kbytes/sec] received"));
     text += "\n";
     text += &format_times(outcome);
     text
@@ -119,6 +120,8 @@ mod tests {
         outcome.measured.seconds = 2.0;
         outcome.measured.facts.server = "nginx/1".into();
         outcome.measured.facts.content_bytes = 5;
+        outcome.measured.responses_in_time = 1_000;
+        outcome.measured.bytes_in_time = 204_800;
         let tally = &mut outcome.measured.tally;
         tally.responses = 1_000;
         tally.reused_responses = 990;

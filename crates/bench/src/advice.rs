@@ -14,6 +14,9 @@ const VALUES_BEYOND_MIN: f64 = 10.0;
 /// causes a warning.
 const LATE_NS_MAX: u64 = 1_000_000;
 
+/// Programs that listen in place of a server in a container.
+const CONTAINER_PROXIES: [&str; 5] = ["docker-proxy", "rootlessport", "slirp4netns", "pasta", "passt"];
+
 /// Minimum time in seconds without a response that is reported as a stall.
 const STALL_S_MIN: f64 = 0.1;
 
@@ -73,6 +76,15 @@ pub fn warnings_up_to(outcome: &BenchOutcome, percentile_max: f64) -> Vec<String
             quantity::format_thousands(tally.latency.count() as f64)
         ));
     }
+    let listening = outcome.server.iter().flat_map(|server| &server.before);
+    if let Some(proxy) =
+        listening.map(|process| &process.name).find(|name| CONTAINER_PROXIES.contains(&name.as_str()))
+    {
+        reported.push(format!(
+            "The process that listens is {proxy}, which passes connections on to a container: its CPU time is not the \
+             server's. --server-pid names the server."
+        ));
+    }
     let late_ns = tally.lateness.percentile(99.0);
     if outcome.setup.is_open && late_ns > LATE_NS_MAX {
         reported.push(format!(
@@ -94,23 +106,23 @@ fn first_unreliable_percentile(count: u64) -> Option<f64> {
 /// Describes in one sentence what this kind of load can and cannot show.
 #[must_use]
 pub fn describe_scope(outcome: &BenchOutcome) -> String {
+    let errors = &outcome.measured.tally.errors;
+    let left = match errors.count_and_example(ErrorKind::Unanswered).0
+        + errors.count_and_example(ErrorKind::Unsent).0
+    {
+        0 => String::new(),
+        left => {
+            format!(" {left} were still waiting at the end and count with the time that they had waited.")
+        }
+    };
     if outcome.setup.is_open {
-        let tally = &outcome.measured.tally;
-        let left = tally.errors.count_and_example(ErrorKind::Unanswered).0
-            + tally.errors.count_and_example(ErrorKind::Unsent).0;
-        let left = match left {
-            0 => String::new(),
-            left => {
-                format!(" {left} were still waiting at the end and count with the time that they had waited.")
-            }
-        };
         return format!(
             "Open loop: latency counts from when a request was due, so a stall shows in full.{left}"
         );
     }
     let mut text = format!(
         "Closed loop: a connection asks again only when it was answered. While the server stalls, at most {} requests \
-         wait, so a stall hardly shows in the percentiles; --rate shows it.",
+         wait, so a stall hardly shows in the percentiles; --rate shows it.{left}",
         quantity::format_thousands(outcome.setup.connections as f64)
     );
     if let Some(stall) = longest_stall(outcome) {
@@ -138,7 +150,8 @@ fn longest_stall(outcome: &BenchOutcome) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::load::TimePoint;
-    use crate::server_usage::MachineState;
+    use crate::procfs::ProcessMemory;
+    use crate::server_usage::{MachineState, ServerUsage};
 
     fn idle_outcome() -> BenchOutcome {
         let mut outcome = BenchOutcome::default();
@@ -174,6 +187,13 @@ mod tests {
         reported(|o| o.measured.tally.count_status(503), "status of 400");
         reported(|o| o.measured.tally.different_contents = 2, "differed");
         reported(|o| o.measured.busiest_thread = 0.97, "bottleneck");
+        reported(
+            |o| {
+                let before = vec![ProcessMemory { name: "docker-proxy".into(), ..ProcessMemory::default() }];
+                o.server = Some(ServerUsage { before, ..ServerUsage::default() });
+            },
+            "--server-pid",
+        );
         reported(|o| o.machine = MachineState { noise: Some(0.2) }, "20 %");
         reported(
             |o| {

@@ -20,6 +20,8 @@ pub const PERCENTILE_MAX: f64 = 99.0;
 pub struct VersusLine {
     /// Name of the figure.
     pub figure: &'static str,
+    /// Whether the values are means instead of medians.
+    pub is_mean: bool,
     /// Median of A.
     pub a: f64,
     /// Median of B.
@@ -45,6 +47,18 @@ fn is_tested(figure: &Figure) -> bool {
     figure.unit != Unit::Bytes
 }
 
+/// Figure whose sums over all runs are compared too: a median says nothing about a server that stands still at times.
+const SUMMED_FIGURE: &str = "rate";
+
+/// Returns a line about the mean of all runs, if that says more than the medians.
+fn line_of_means(median: &VersusLine, a: &[f64], b: &[f64], ratio: Option<Ratio>) -> Option<VersusLine> {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
+    let line = VersusLine { is_mean: true, a: mean(a), b: mean(b), ratio, ..median.clone() };
+    let differs = |ratio: Ratio| ratio.is_distinct() && line.verdict() != median.verdict();
+    let says_more = ratio.is_some_and(|ratio| median.ratio.is_none() || differs(ratio));
+    (median.figure == SUMMED_FIGURE && says_more).then_some(line)
+}
+
 /// Compares pairs of consecutive runs.
 #[must_use]
 pub fn of_pairs(names: [String; 2], pairs: &[(BenchOutcome, BenchOutcome)]) -> Comparison {
@@ -53,16 +67,14 @@ pub fn of_pairs(names: [String; 2], pairs: &[(BenchOutcome, BenchOutcome)]) -> C
         let figure = Figure::find(name).expect("a figure's name");
         let values: Vec<(f64, f64)> =
             pairs.iter().filter_map(|(a, b)| Some((figure.value_in(a)?, figure.value_in(b)?))).collect();
-        let (a, b): (Vec<f64>, Vec<f64>) = values.iter().copied().unzip();
-        let (Some(a), Some(b)) = (stats::median(&a), stats::median(&b)) else { continue };
+        let (all_a, all_b): (Vec<f64>, Vec<f64>) = values.iter().copied().unzip();
+        let (Some(a), Some(b)) = (stats::median(&all_a), stats::median(&all_b)) else { continue };
         // B relative to A: the change when A is replaced by B.
         let swapped: Vec<(f64, f64)> = values.iter().map(|&(a, b)| (b, a)).collect();
-        lines.push(VersusLine {
-            figure: figure.name,
-            a,
-            b,
-            ratio: is_tested(figure).then(|| stats::ratio(&swapped)).flatten(),
-        });
+        let ratio = is_tested(figure).then(|| stats::ratio(&swapped)).flatten();
+        let line = VersusLine { figure: figure.name, is_mean: false, a, b, ratio };
+        let of_means = line_of_means(&line, &all_a, &all_b, stats::ratio_of_sums(&swapped));
+        lines.extend([Some(line), of_means].into_iter().flatten());
     }
     let basis = format!("{} pairs of runs in turns, medians", pairs.len());
     Comparison { names, basis, lines }
@@ -96,7 +108,14 @@ pub fn of_records(names: [String; 2], a: &Value, b: &Value) -> Result<Comparison
         } else {
             stats::ratio_of_sets(&values_b, &values_a)
         };
-        lines.push(VersusLine { figure: figure.name, a, b, ratio: ratio.filter(|_| is_tested(figure)) });
+        let ratio = ratio.filter(|_| is_tested(figure));
+        let line = VersusLine { figure: figure.name, is_mean: false, a, b, ratio };
+        let (parts_a, parts_b) = match alone {
+            true => (partial_values(runs_a[0], figure.name), partial_values(runs_b[0], figure.name)),
+            false => (values_a, values_b),
+        };
+        let of_means = line_of_means(&line, &parts_a, &parts_b, stats::ratio_of_means(&parts_b, &parts_a));
+        lines.extend([Some(line), of_means].into_iter().flatten());
     }
     let basis = if alone {
         "one run on a side, cut into parts: what differs from run to run is not in the interval".into()
@@ -123,10 +142,13 @@ fn partial_values(run: &Value, name: &str) -> Vec<f64> {
     let each = points.len().div_ceil(PARTS).max(1);
     let part = |part: &[Value]| {
         let sum = |key: &str| part.iter().map(|point| number(point, key)).sum::<f64>();
+        // A point without responses has no latency.
+        let answered = part.iter().filter(|point| number(point, "responses") > 0.0).count();
+        let mean = |key: &str| (answered > 0).then(|| sum(key) / answered as f64);
         match name {
             "rate" => Some(sum("responses") / (sum("to_s") - sum("from_s")).max(1e-9)),
-            "p50" => Some(sum("p50_us") / part.len() as f64),
-            "p99" => Some(sum("p99_us") / part.len() as f64),
+            "p50" => mean("p50_us"),
+            "p99" => mean("p99_us"),
             _ => None,
         }
     };
@@ -155,7 +177,9 @@ impl Comparison {
             };
             let a = figure.format_value(line.a);
             let b = figure.format_value(line.b);
-            table.add_row(vec![figure.title.to_string(), a, b, ratio, interval, line.verdict().to_string()]);
+            let title =
+                if line.is_mean { format!("{}, mean", figure.title) } else { figure.title.to_string() };
+            table.add_row(vec![title, a, b, ratio, interval, line.verdict().to_string()]);
         }
         table
     }
@@ -168,7 +192,7 @@ impl Comparison {
             .iter()
             .map(|line| {
                 let figure = Figure::find(line.figure).expect("a figure's name");
-                json!({ "figure": figure.key, "a": line.a, "b": line.b, "verdict": line.verdict(),
+                json!({ "figure": figure.key, "mean": line.is_mean, "a": line.a, "b": line.b, "verdict": line.verdict(),
                     "ratio": line.ratio.map(|r| r.ratio), "low": line.ratio.map(|r| r.low),
                     "high": line.ratio.map(|r| r.high) })
             })
@@ -213,7 +237,9 @@ mod tests {
         let mut outcome = BenchOutcome::default();
         outcome.measured.seconds = 1.0;
         outcome.measured.responses_in_time = rate;
-        outcome.measured.tally.latency.record(1_000_000_000 / rate);
+        if rate > 0 {
+            outcome.measured.tally.latency.record(1_000_000_000 / rate);
+        }
         outcome
     }
 
@@ -253,6 +279,29 @@ mod tests {
         .unwrap();
         assert_eq!(compared.lines[0].verdict(), "no difference found");
         assert!(of_records(["a".into(), "b".into()], &json!({}), &record(1.0)).is_err());
+    }
+
+    #[test]
+    fn server_that_stands_still_at_times_is_worse() {
+        // In two of five runs nothing is answered, and in the others as much as by A.
+        let stalls = |at: u64| if at % 5 < 2 { 0 } else { 1_000 };
+        let pairs: Vec<_> = (0..60).map(|at| (run(1_000 + at), run(stalls(at)))).collect();
+        let compared = of_pairs(["a".into(), "b".into()], &pairs);
+        let line = compared.lines.iter().find(|line| line.is_mean).unwrap();
+        assert_eq!((line.figure, line.verdict()), ("rate", "B is worse"), "{}", compared.text());
+        assert!(
+            (line.ratio.unwrap().ratio - 0.6).abs() < 0.03 && compared.text().contains("requests/s, mean")
+        );
+        let record = |of: &dyn Fn(u64) -> u64| {
+            let runs: Vec<Value> =
+                (0..60).map(|at| json!({ "figures": { "requests_per_s": of(at) } })).collect();
+            json!({ "runs": runs })
+        };
+        let compared =
+            of_records(["a".into(), "b".into()], &record(&|at| 1_000 + at), &record(&stalls)).unwrap();
+        assert!(compared.text().contains("B is worse"), "{}", compared.text());
+        let equal: Vec<_> = (0..60).map(|at| (run(stalls(at)), run(stalls(at + 1)))).collect();
+        assert!(!of_pairs(["a".into(), "b".into()], &equal).text().contains("worse"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use net::client::LocalNotify;
@@ -179,6 +180,10 @@ impl ConnectionState {
             world.core.yield_now().await;
         }
         if world.has_ended() {
+            if !world.plan.is_open() {
+                // Their requests were not sent.
+                self.retry_queue.drain(..).for_each(|_| world.finish_request());
+            }
             return std::future::pending().await;
         }
         let timeout_ms = world.plan.connect_timeout.as_millis() as u64;
@@ -318,7 +323,8 @@ impl ConnectionState {
         tally.different_contents += u64::from(content != response.hash);
         tally.count_status(response.status);
         drop(tally);
-        world.last_response_ns.set(self.now_ns);
+        world.last_end_ns.set(self.now_ns);
+        world.longest_ns.set(world.longest_ns.get().max(self.now_ns - response.job.due_ns));
         world.finish_request();
         self.response_count += 1;
     }
@@ -338,20 +344,22 @@ impl ConnectionState {
 
 impl Drop for ConnectionState {
     fn drop(&mut self) {
-        if self.is_first_attempt_running && self.load_state.plan.requests_max.is_none() {
-            self.load_state.tally.borrow_mut().errors.add(
-                ErrorKind::Connect,
-                1,
-                "no connection before the run ended",
-            );
+        let world = &self.load_state;
+        let was_never_connected = self.is_first_attempt_running && world.plan.requests_max.is_none();
+        if was_never_connected {
+            let text = "no connection before the run ended";
+            world.tally.borrow_mut().errors.add(ErrorKind::Connect, 1, text);
         }
+        // Of a closed loop that the user has ended, or whose connection has failed, nothing is known about the server.
+        let is_counted =
+            world.plan.is_open() || !(was_never_connected || world.run_state.stop.load(Ordering::Relaxed));
         let now_ns = now_ns();
         for job in self.retry_queue.drain(..) {
-            // The end of the run, not the server, cancels the last requests of a closed loop.
-            if self.load_state.plan.is_open() {
-                self.load_state.fail_request(job, ErrorKind::Unanswered, "the run ended first", now_ns)
-            } else {
-                self.load_state.finish_request()
+            match is_counted {
+                true => {
+                    world.fail_request(job, ErrorKind::Unanswered, "not answered when the run ended", now_ns);
+                }
+                false => world.finish_request(),
             }
         }
     }

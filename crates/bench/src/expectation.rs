@@ -115,7 +115,7 @@ mod tests {
         outcome.measured.seconds = 1.0;
         outcome.measured.responses_in_time = 6_000;
         outcome.measured.tally.responses = 6_000;
-        outcome.measured.tally.bytes_in = 3 * 1024 * 1024;
+        outcome.measured.bytes_in_time = 3 * 1024 * 1024;
         outcome.measured.tally.reused_responses = 5_940;
         outcome.measured.tally.latency.record(15_000_000);
         outcome

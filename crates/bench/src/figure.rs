@@ -82,7 +82,7 @@ macro_rules! figures {
 pub const ALL_FIGURES: &[Figure] = figures![
     ("rate", "requests_per_s", "requests/s", Rate, Higher, |o| Some(o.measured.rate())),
     ("bytes", "bytes_per_s", "received", BytesRate, Higher, |o| Some(
-        o.measured.tally.bytes_in as f64 / o.measured.seconds.max(1e-9)
+        o.measured.bytes_in_time as f64 / o.measured.seconds.max(1e-9)
     )),
     ("p50", "p50_us", "p50", Us, Lower, |o| percentile(o, 50.0)),
     ("p75", "p75_us", "p75", Us, Lower, |o| percentile(o, 75.0)),

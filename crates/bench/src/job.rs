@@ -32,7 +32,7 @@ pub struct BenchJob {
     pub compared_side: Option<ComparedSide>,
     /// Pairs of runs in a comparison; at least 2.
     pub pairs: usize,
-    /// Expectations of the run (in a comparison: of the last run of the first side).
+    /// Expectations of the run; in a comparison, of all runs of each side together.
     pub expectations: Vec<Expectation>,
     /// Output format.
     pub format: OutputFormat,
@@ -159,14 +159,14 @@ fn run_single(job: &BenchJob, out: &mut dyn Write) -> Result<bool, Failure> {
         },
     )?;
     job.output_files.write(&json, &[("run".into(), &outcome)], &html::report_page(&outcome))?;
-    Ok(check_expectations(job, &outcome) && outcome.measured.tally.responses > 0)
+    Ok(check_expectations(job, &outcome, "") && outcome.measured.tally.responses > 0)
 }
 
 /// Prints the expectations that are not met to stderr; returns true if all are met.
-fn check_expectations(job: &BenchJob, outcome: &BenchOutcome) -> bool {
+fn check_expectations(job: &BenchJob, outcome: &BenchOutcome, side: &str) -> bool {
     let missed: Vec<Failure> = job.expectations.iter().filter_map(|one| one.check(outcome).err()).collect();
     for missed in &missed {
-        let _ = writeln!(io::stderr(), "komainu bench: {missed}");
+        let _ = writeln!(io::stderr(), "komainu bench: {side}{missed}");
     }
     missed.is_empty()
 }
@@ -204,7 +204,15 @@ fn run_comparison(job: &BenchJob, versus: &ComparedSide, out: &mut dyn Write) ->
         runs.push((format!("B{}", number + 1), b));
     }
     job.output_files.write(&json, &runs, &html::comparison_page(&comparison, &pairs))?;
-    Ok(pairs.last().is_none_or(|(a, _)| check_expectations(job, a)))
+    let sides = [
+        ("A: ", BenchOutcome::pooled(pairs.iter().map(|(a, _)| a))),
+        ("B: ", BenchOutcome::pooled(pairs.iter().map(|(_, b)| b))),
+    ];
+    let are_met = sides.each_ref().map(|(side, all)| check_expectations(job, all, side));
+    for (side, _) in sides.iter().filter(|(_, all)| all.measured.tally.responses == 0) {
+        let _ = writeln!(io::stderr(), "komainu bench: {side}there was no response at all");
+    }
+    Ok(are_met == [true; 2] && sides.iter().all(|(_, all)| all.measured.tally.responses > 0))
 }
 
 /// Formats the comparison, followed by each distinct warning of its runs.

@@ -86,9 +86,10 @@ pub struct LoadResult {
     pub seconds: f64,
     /// Counters of the measured part.
     pub tally: LoadTally,
-    /// Responses within [`LoadResult::seconds`]: all of them in a closed loop; the last ones of an open loop
-    /// arrive later.
+    /// Responses within [`LoadResult::seconds`]; those of the last requests arrive later.
     pub responses_in_time: u64,
+    /// Bytes received within [`LoadResult::seconds`].
+    pub bytes_in_time: u64,
     /// Figures over time.
     pub points: Vec<TimePoint>,
     /// Facts about the server, from its responses.
@@ -102,6 +103,18 @@ pub struct LoadResult {
 }
 
 impl LoadResult {
+    /// Adds another run of the same load, without its course over time.
+    pub(crate) fn add(&mut self, other: &LoadResult) {
+        self.seconds += other.seconds;
+        self.tally.add(&other.tally);
+        self.responses_in_time += other.responses_in_time;
+        self.bytes_in_time += other.bytes_in_time;
+        self.generator_cpu_s += other.generator_cpu_s;
+        self.busiest_thread = self.busiest_thread.max(other.busiest_thread);
+        self.interrupted |= other.interrupted;
+        self.facts = other.facts.clone();
+    }
+
     /// Returns responses per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
@@ -146,7 +159,11 @@ pub fn run_load(
         thread.join().map_err(|_| "a load thread panicked".to_string())?;
     }
     outcome?;
-    gathered.measured.facts = shared.facts.get().cloned().unwrap_or_default();
+    let facts = shared.facts.get().cloned().unwrap_or_default();
+    // The head need not say the length.
+    let content_bytes = shared.expected.first().and_then(|first| first.get()).map(|(length, _)| *length);
+    gathered.measured.facts =
+        ServerFacts { content_bytes: content_bytes.unwrap_or(facts.content_bytes), ..facts };
     Ok(gathered.measured)
 }
 
@@ -346,6 +363,7 @@ impl ReportCollector {
             max_ns: tally.latency.max(),
         });
         self.measured.responses_in_time += tally.responses;
+        self.measured.bytes_in_time += tally.bytes_in;
         self.measured.tally.add(tally);
         self.measured.seconds = self.measured.points.iter().map(|point| point.to_s).fold(0.0, f64::max);
     }

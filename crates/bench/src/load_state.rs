@@ -82,8 +82,10 @@ pub(crate) struct LoadState {
     pub(crate) scratch: RefCell<Vec<u8>>,
     pub(crate) limits: Limits,
     pub(crate) known_head: RefCell<KnownHead>,
-    /// Time at which the latest response ended.
-    pub(crate) last_response_ns: Cell<u64>,
+    /// Time at which the latest request was answered or failed.
+    pub(crate) last_end_ns: Cell<u64>,
+    /// The longest latency of a response, in nanoseconds.
+    pub(crate) longest_ns: Cell<u64>,
     sequences: RefCell<Vec<RequestSequence>>,
     random: RefCell<Rng>,
     /// Requests that may still be started.
@@ -116,7 +118,8 @@ impl LoadState {
                 lenient_heads: false,
             },
             known_head: RefCell::default(),
-            last_response_ns: Cell::new(0),
+            last_end_ns: Cell::new(0),
+            longest_ns: Cell::new(0),
             random: RefCell::new(Rng::with_seed(seed)),
             quota: Cell::new(u64::MAX),
             is_quota_used: Cell::new(false),
@@ -210,6 +213,7 @@ impl LoadState {
         if matches!(kind, ErrorKind::Timeout | ErrorKind::Unanswered | ErrorKind::Unsent) {
             tally.latency.record(now_ns.saturating_sub(job.due_ns));
         }
+        self.last_end_ns.set(now_ns);
         self.finish_request();
     }
 

@@ -25,8 +25,10 @@ use crate::tally::LoadTally;
 
 /// Interval in milliseconds at which a thread checks the clock and the stop flag.
 const CHECK_INTERVAL_MS: u64 = 5;
-/// Maximum time that requests in progress at the end of an open loop are waited for.
-const FINAL_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Time that requests in progress at the end are waited for, at most; or this many times the longest latency
+/// of the run. Without it, slow responses would be missing from short runs.
+const FINAL_WAIT: Duration = Duration::from_secs(2);
+const FINAL_WAIT_LATENCIES: u64 = 2;
 
 /// Times of a run's phases, by the monotonic clock.
 #[derive(Clone, Copy, Debug)]
@@ -48,8 +50,7 @@ pub(crate) enum ThreadReport {
     /// The thread starts no more requests. `from_ns` is the start of the last counted slice; 0 if there was
     /// none.
     NoMoreRequests { from_ns: u64 },
-    /// The thread has ended. `rest` has the responses of an open loop after the end; `cpu_ns` and `wall_ns`
-    /// cover the time from the beginning of the measured part to the end.
+    /// The thread has ended. `rest` has the responses after the end of the run; `cpu_ns` and `wall_ns` cover the time from the beginning of the measured part to the end.
     End { rest: Box<LoadTally>, cpu_ns: u64, wall_ns: u64, last_ns: u64 },
     /// The thread failed.
     Failed(Failure),
@@ -81,7 +82,7 @@ fn run_load(share: ThreadShare, reports: Sender<ThreadReport>) -> std::io::Resul
     // The connections are closed at this point, and their requests in progress have been counted.
     world.fail_waiting(now_ns());
     let rest = Box::new(world.tally.take());
-    Ok(ThreadReport::End { rest, cpu_ns, wall_ns, last_ns: world.last_response_ns.get() })
+    Ok(ThreadReport::End { rest, cpu_ns, wall_ns, last_ns: world.last_end_ns.get() })
 }
 
 /// Opens the connections, divides the run into slices and ends it. Returns CPU and wall-clock time of the
@@ -135,9 +136,7 @@ async fn run_phases(
     load_state.end_run();
     // The receiver may no longer exist; the report is not needed then.
     let _ = reports.send(ThreadReport::NoMoreRequests { from_ns: if warm_up { 0 } else { from_ns } });
-    if plan.is_open() {
-        wait_for_in_flight(&load_state, &share).await;
-    }
+    wait_for_in_flight(&load_state, &share).await;
     while !share.run_state.is_usage_read.load(Ordering::Relaxed) {
         load_state.core.sleep(Millis(1)).await;
     }
@@ -169,9 +168,10 @@ async fn wait_until(load_state: &LoadState, share: &ThreadShare, boundary_ns: u6
     }
 }
 
-/// Waits for the requests in progress of an open loop, up to [`FINAL_WAIT_MAX`].
+/// Waits for the requests in progress, as long as [`FINAL_WAIT`] says, but not beyond the timeout.
 async fn wait_for_in_flight(load_state: &LoadState, share: &ThreadShare) {
-    let until_ns = now_ns() + share.plan.timeout.min(FINAL_WAIT_MAX).as_nanos() as u64;
+    let longest = Duration::from_nanos(load_state.longest_ns.get().saturating_mul(FINAL_WAIT_LATENCIES));
+    let until_ns = now_ns() + share.plan.timeout.min(FINAL_WAIT.max(longest)).as_nanos() as u64;
     while !load_state.is_drained() && now_ns() < until_ns && !share.run_state.stop.load(Ordering::Relaxed) {
         load_state.core.sleep(Millis(CHECK_INTERVAL_MS)).await;
     }

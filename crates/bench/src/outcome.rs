@@ -128,6 +128,22 @@ impl BenchOutcome {
         (responses > 0).then(|| spent.cpu.total_ns as f64 / 1e3 / responses as f64)
     }
 
+    /// Returns all runs of a subject as one: sums, and distributions of all requests. Memory is that of the last run.
+    #[must_use]
+    pub fn pooled<'o>(runs: impl IntoIterator<Item = &'o BenchOutcome>) -> BenchOutcome {
+        let mut pooled = BenchOutcome::default();
+        for run in runs {
+            pooled.measured.add(&run.measured);
+            let before = pooled.server.take();
+            pooled.server = run.server.clone();
+            if let (Some(server), Some(before)) = (&mut pooled.server, before) {
+                server.cpu.add(before.cpu);
+            }
+            (pooled.setup, pooled.machine, pooled.unix_s) = (run.setup.clone(), run.machine, run.unix_s);
+        }
+        pooled
+    }
+
     /// Returns the average number of cores that the server used.
     #[must_use]
     pub fn server_cores(&self) -> Option<f64> {

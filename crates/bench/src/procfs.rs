@@ -25,6 +25,14 @@ impl CpuUsage {
     pub fn user_ns(self) -> u64 {
         self.total_ns.saturating_sub(self.system_ns)
     }
+
+    /// Adds the usage of another time.
+    pub fn add(&mut self, other: CpuUsage) {
+        self.total_ns += other.total_ns;
+        self.system_ns += other.system_ns;
+        self.switches_voluntary += other.switches_voluntary;
+        self.switches_involuntary += other.switches_involuntary;
+    }
 }
 
 /// Reading of the CPU time and context switches of processes.
@@ -291,6 +299,8 @@ pub fn describe_machine() -> String {
 const LISTEN_STATE: &str = "0A";
 /// State of a socket without a peer in `/proc/net/udp`.
 const UNCONNECTED_STATE: &str = "07";
+/// Processes may begin and end while they are read.
+const ANCESTORS_MAX: usize = 1_000;
 
 /// Returns the topmost processes that listen at `address`, if that is an address of this machine: on TCP, or on UDP if
 /// `is_udp`.
@@ -311,7 +321,7 @@ pub fn listening_processes(address: SocketAddr, is_udp: bool) -> Vec<u32> {
             lines.take_while(|line| is_udp || line.split_ascii_whitespace().nth(3) == Some(LISTEN_STATE));
         inodes.extend(listening.filter_map(|line| listening_inode(&line, v6, address, state)));
     }
-    topmost_processes(&socket_owners(&inodes))
+    topmost_servers(socket_owners(&inodes))
 }
 
 /// Returns the topmost processes that listen on the Unix socket at `path`.
@@ -320,7 +330,7 @@ pub fn unix_listening_processes(path: &Path) -> Vec<u32> {
     let text = fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let shown = path.display().to_string();
     let inodes = text.lines().filter_map(|line| unix_inode(line, &shown)).collect();
-    topmost_processes(&socket_owners(&inodes))
+    topmost_servers(socket_owners(&inodes))
 }
 
 /// Returns the inode in a line of `/proc/net/tcp` or `/proc/net/udp`, if it is a listening socket that accepts connections to
@@ -368,21 +378,19 @@ fn socket_owners(inodes: &HashSet<u64>) -> Vec<u32> {
     if inodes.is_empty() { Vec::new() } else { numeric_entries("/proc").into_iter().filter(holds).collect() }
 }
 
-/// Returns the processes of `pids` that descend from no other of them.
-fn topmost_processes(pids: &[u32]) -> Vec<u32> {
-    let below = |pid: u32| {
-        let mut at = pid;
-        for _ in 0..1_000 {
-            at = match ProcessStat::read_stat(at) {
-                Some(stat) => stat.parent,
-                None => return false,
-            };
-            if pids.contains(&at) {
-                return true;
-            }
-        }
-        false
-    };
+/// Returns the parent of a process, its parent, and so on.
+fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+    let parent =
+        |pid: &u32| ProcessStat::read_stat(*pid).map(|stat| stat.parent).filter(|parent| *parent != 0);
+    std::iter::successors(parent(&pid), parent).take(ANCESTORS_MAX)
+}
+
+/// Returns the processes of `pids` that descend from no other of them, without those that this process descends from: a
+/// service manager or a shell that has bound a server's socket, and would be measured with everything that it runs.
+fn topmost_servers(mut pids: Vec<u32>) -> Vec<u32> {
+    let own: Vec<u32> = ancestors(std::process::id()).collect();
+    pids.retain(|pid| !own.contains(pid));
+    let below = |pid: u32| ancestors(pid).any(|above| pids.contains(&above));
     let mut top: Vec<u32> = pids.iter().copied().filter(|&pid| !below(pid)).collect();
     top.sort_unstable();
     top

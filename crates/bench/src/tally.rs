@@ -93,7 +93,7 @@ pub enum ErrorKind {
     Closed,
     /// The response was not HTTP.
     Malformed,
-    /// Open loop: sent, but not answered when the run ended.
+    /// Not answered when the run ended, although the last requests are waited for.
     Unanswered,
     /// Open loop: due, but no connection was free for it before the run ended.
     Unsent,
@@ -192,7 +192,7 @@ impl ErrorCounts {
 #[derive(Clone, Debug, Default)]
 pub struct LoadTally {
     /// Time from the request (open loop: from its scheduled time) to the end of its response; a request that
-    /// timed out counts with the time it had waited.
+    /// timed out, or was not answered at the end, counts with the time it had waited.
     pub latency: TimeHistogram,
     /// Time from sending to the first byte of the response.
     pub first_byte: TimeHistogram,

@@ -16,10 +16,14 @@ pub fn format_report(outcome: &BenchOutcome) -> String {
     line(
         "Requests",
         format!(
-            "{} requests/s: {} in {:.2} s, {} failed{}",
+            "{} requests/s: {} in {:.2} s{}, {} failed{}",
             format_digits(measured.rate()),
             format_thousands(measured.responses_in_time as f64),
             measured.seconds,
+            match tally.responses.saturating_sub(measured.responses_in_time) {
+                0 => String::new(),
+                late => format!(", {} after it", format_thousands(late as f64)),
+            },
             format_thousands(tally.errors.total() as f64),
             match outcome.errors() - tally.errors.total() {
                 0 => String::new(),
@@ -33,7 +37,7 @@ pub fn format_report(outcome: &BenchOutcome) -> String {
         "Received",
         format!(
             "{}/s, {} in all, of it content {}",
-            format_bytes(tally.bytes_in as f64 / seconds),
+            format_bytes(measured.bytes_in_time as f64 / seconds),
             format_bytes(tally.bytes_in as f64),
             format_bytes(tally.content_bytes as f64)
         ),

@@ -98,6 +98,64 @@ fn open_loop_shows_a_stall_and_closed_loop_warns_of_it() {
 }
 
 #[test]
+fn requests_that_hang_are_counted_with_their_waiting_time() {
+    // Every 20th request is never answered.
+    let origin = origin(|asked| {
+        if asked.number % 20 == 19 {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        ok("x")
+    });
+    let result = run(&timed(origin.plan(4, 1), 500));
+    let hung = result.tally.errors.count_and_example(ErrorKind::Unanswered).0;
+    assert_eq!((hung, result.tally.errors.total()), (4, 4), "all connections hang in the end");
+    assert_eq!(result.tally.responses + hung, origin.count());
+    assert_eq!(result.tally.latency.count(), origin.count());
+    // Until 2 s after the end, they might have been answered.
+    assert!(result.tally.latency.max() >= 2_000 * MS, "{}", result.tally.latency.max());
+    assert!((0.5..1.5).contains(&result.seconds), "{}", result.seconds);
+}
+
+#[test]
+fn responses_slower_than_the_run_are_waited_for() {
+    let origin = origin(|_| {
+        std::thread::sleep(Duration::from_millis(700));
+        ok("x")
+    });
+    for connections in [1, 5] {
+        let result = run(&timed(origin.plan(connections, 1), 300));
+        let tally = &result.tally;
+        assert_eq!((tally.latency.count(), tally.errors.total()), (connections as u64, 0));
+        assert!(tally.latency.min() >= 690 * MS, "{}", tally.latency.min());
+        assert_eq!(result.responses_in_time, 0, "they count in no rate");
+    }
+}
+
+#[test]
+fn requests_not_sent_at_the_end_are_not_counted() {
+    let origin = origin(|_| ok("x"));
+    let plan = LoadPlan { keep_alive: false, ..timed(origin.plan(8, 1), 300) };
+    let began = Instant::now();
+    let result = run(&plan);
+    assert_eq!(result.tally.errors.total(), 0, "{:?}", result.tally.errors);
+    assert!(result.tally.responses > 8 && began.elapsed() < Duration::from_secs(2), "nothing is waited for");
+}
+
+#[test]
+fn number_of_requests_ends_with_the_last_failure() {
+    let origin = origin(|asked| {
+        if asked.number == 3 {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+        ok("x")
+    });
+    let plan = LoadPlan { timeout: Duration::from_millis(700), ..origin.plan(2, 10) };
+    let result = run(&plan);
+    assert_eq!((result.tally.responses, result.tally.errors.total()), (9, 1));
+    assert!(result.seconds >= 0.65, "{}", result.seconds);
+}
+
+#[test]
 fn arrivals_follow_the_schedule_regardless_of_responses() {
     for arrivals in [Arrivals::Constant, Arrivals::Poisson] {
         for threads in [1, 2] {
