@@ -237,8 +237,8 @@ mod tests {
         let mut outcome = BenchOutcome::default();
         outcome.measured.seconds = 1.0;
         outcome.measured.responses_in_time = rate;
-        if rate > 0 {
-            outcome.measured.tally.latency.record(1_000_000_000 / rate);
+        if let Some(latency_ns) = 1_000_000_000_u64.checked_div(rate) {
+            outcome.measured.tally.latency.record(latency_ns);
         }
         outcome
     }
