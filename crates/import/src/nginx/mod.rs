@@ -40,6 +40,8 @@ mod cgi;
 
 mod php;
 
+mod script_paths;
+
 mod files;
 
 mod rewrite_phase;

@@ -3,18 +3,15 @@
 use super::conditions::{
     executed_directives, file_operator, front_script, is_file_fallback, may_act_on_file,
 };
-use super::location_place::{LocationPlace, PathConditions, ServerLocations};
+use super::location_place::{LocationPlace, ServerLocations};
 use super::scope::{Scope, replace_constants};
 use super::translation::{LocationMatcher, Translation, make_unavailable};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
 use crate::paths::{matching_examples, may_be_folder, may_match_only_file};
 
-/// Pattern of every script, with or without PATH_INFO.
-const SCRIPT_PATTERN: &str = r"~ \.php(?:/|$)";
-
 /// Paths of scripts that are tested against the patterns of locations.
-const SAMPLE_SCRIPTS: [&str; 2] = ["/verify.php", "/folder/verify.php"];
+pub(super) const SAMPLE_SCRIPTS: [&str; 2] = ["/verify.php", "/folder/verify.php"];
 
 /// Returns the `fastcgi_pass` of a location that runs scripts stored among static files.
 pub(crate) fn script_pass<'d>(place: &LocationPlace<'d>) -> Option<&'d NginxDirective> {
@@ -278,42 +275,6 @@ impl<'d> Translation<'d> {
                 format!("the front script gets the request's own query, without `{behind}`: REQUEST_URI has the path"),
             ),
         }
-    }
-
-    /// Returns a route that refuses all other scripts if nginx runs only one of them and sends the source of
-    /// the others.
-    pub(crate) fn refuse_other_scripts(
-        &self,
-        place: &LocationPlace<'d>,
-        locations: &ServerLocations<'d>,
-        section: &TomlSection,
-    ) -> Option<TomlSection> {
-        section.get("php")?;
-        let is_own = |other: &&LocationPlace<'d>| script_pass(other).is_some();
-        if script_pass(place).is_some()
-            || SAMPLE_SCRIPTS.iter().any(|path| {
-                locations.find_location(path).is_some_and(|other| {
-                    is_own(&other)
-                        || other.scope.innermost_last("return").is_some()
-                        || other.scope.innermost_last("deny").is_some()
-                })
-            })
-        {
-            return None;
-        }
-        let tries = place.scope.innermost_last("try_files").map(|one| one.entry);
-        if let Some(entry) = tries.or(place.entry) {
-            self.ledger
-                .mark_different(entry, "scripts that nginx does not run are 404: nginx sends their source");
-        }
-        let mut paths = PathConditions { patterns: vec![SCRIPT_PATTERN.to_owned()], ..place.paths.clone() };
-        if !PathConditions::from_patterns(place.paths.patterns.clone()).includes_every_path() {
-            paths.enclosing_patterns.push(place.paths.patterns.clone());
-        }
-        let mut refusal = paths.to_route();
-        refusal.comment("Scripts of which nginx sends the source, as it runs others alone.");
-        refusal.set("respond", TomlItem::Number(404));
-        Some(refusal)
     }
 
     /// Returns a route that refuses directories if another location may have their index scripts: nginx selects a

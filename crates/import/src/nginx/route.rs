@@ -7,6 +7,7 @@ use super::php::script_pass;
 use super::rewrite::break_prefixes;
 use super::rewrite_phase::PhaseRoute;
 use super::scope::{Scope, TemplateDestination, replace_constants};
+use super::script_paths::refuse_path_info_route;
 use super::translation::{LocationMatcher, Translation, is_target, make_unavailable, redirect_item};
 use super::tree::NginxDirective;
 use crate::conditions::{RouteCondition, close_route};
@@ -550,22 +551,6 @@ impl<'d> Translation<'d> {
             }
         }
     }
-}
-
-/// Returns a route that refuses paths behind scripts if `try_files` looks for them as files: `php` would run the script.
-fn refuse_path_info_route(place: &LocationPlace<'_>, section: &TomlSection) -> Option<TomlSection> {
-    section.get("php")?;
-    script_pass(place)?;
-    let status = place.scope.innermost_last("try_files")?.args.last()?.strip_prefix('=')?.parse().ok()?;
-    if !place.paths.matches("/verify.php/x") && !place.paths.matches("/folder/verify.php/x") {
-        return None;
-    }
-    let mut refusal = place.paths.to_route();
-    refusal.require("path", TomlItem::text(r"~ \.php/"));
-    refusal.comment("Paths behind a script, which nginx looks for as files.");
-    let status = if (400..=599).contains(&status) { status } else { 404 };
-    refusal.set("respond", TomlItem::Number(status));
-    Some(refusal)
 }
 
 /// Restricts a route to the methods of `limit_except`, unless it has a condition on methods already.
