@@ -30,6 +30,20 @@ pub struct StubServer {
     pub port: u16,
 }
 
+impl StubServer {
+    /// Name of the upstream group that the copy has for a stub that replaces a server of scripts. The importer
+    /// recognizes such servers by the "php" in their addresses.
+    pub(crate) fn script_group(&self) -> Option<String> {
+        let is_it = self.protocol == StubProtocol::FastCgi
+            && !self.name.starts_with(GROUP_STUB_PREFIX)
+            && self.name.contains("php");
+        is_it.then(|| format!("php-{}", self.port))
+    }
+}
+
+/// Begins the names of stubs that replace servers of an upstream group.
+pub(crate) const GROUP_STUB_PREFIX: &str = "the group ";
+
 /// A listening address of both servers, each of which uses a loopback address of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScratchListener {

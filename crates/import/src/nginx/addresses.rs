@@ -7,7 +7,7 @@ use super::render::DirectiveReplacement;
 use super::scope::{Scope, replace_constants};
 use super::tree::NginxDirective;
 use crate::findings::ImportError;
-use crate::scratch::{ScratchFile, ScratchListener, StubProtocol, StubServer};
+use crate::scratch::{GROUP_STUB_PREFIX, ScratchFile, ScratchListener, StubProtocol, StubServer};
 
 impl ScratchBuilder<'_, '_> {
     pub(super) fn replace_upstream_server(
@@ -32,7 +32,7 @@ impl ScratchBuilder<'_, '_> {
         }
         self.not_compared.insert("Which server of a group gets a request".to_owned());
         let port = (self.options.port)()?;
-        self.stubs.push(StubServer { name: format!("the group {group}"), protocol, port });
+        self.stubs.push(StubServer { name: format!("{GROUP_STUB_PREFIX}{group}"), protocol, port });
         let address = format!("127.0.0.1:{port}");
         let kept = directive.args.iter().skip(1).filter(|arg| {
             ["weight=", "max_fails=", "fail_timeout=", "max_conns=", "backup", "down"]
@@ -63,7 +63,8 @@ impl ScratchBuilder<'_, '_> {
                 port
             }
         };
-        Ok(format!("127.0.0.1:{port}"))
+        let group = self.stubs.iter().filter(|stub| stub.port == port).find_map(StubServer::script_group);
+        Ok(group.unwrap_or_else(|| format!("127.0.0.1:{port}")))
     }
 
     /// Replaces the address in a URL by that of a stub. Addresses that depend on the request share one stub.

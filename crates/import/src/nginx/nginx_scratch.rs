@@ -234,6 +234,7 @@ impl NginxScratch {
             "server_names_hash_max_size 4096;".to_owned(),
         ];
         inner.extend(self.replace_default_root());
+        inner.extend(self.script_stub_groups());
         if !self.main.iter().any(|one| {
             one.name == "http" && one.block_directives().iter().any(|one| one.name == "ssl_certificate")
         }) {
@@ -286,8 +287,8 @@ impl NginxScratch {
             writer.write_line(EntryIndex::MAX, 0, rest);
         }
         writer.write_line(EntryIndex::MAX, 1, "access_log off;");
-        if let Some(root) = self.replace_default_root() {
-            writer.write_line(EntryIndex::MAX, 1, &root);
+        for line in self.replace_default_root().into_iter().chain(self.script_stub_groups()) {
+            writer.write_line(EntryIndex::MAX, 1, &line);
         }
         match self.main.iter().position(|one| one.name == "http") {
             Some(at) => {
@@ -327,6 +328,15 @@ impl NginxScratch {
             .find(|one| one.name == "http")
             .map_or(&self.main[..], NginxDirective::block_directives);
         (!http.iter().any(|one| one.name == "root")).then(|| format!("root {}/roots/html;", self.folder))
+    }
+
+    /// Returns the upstream groups of stubs that replace servers of scripts.
+    fn script_stub_groups(&self) -> Vec<String> {
+        let group = |stub: &StubServer| {
+            let name = stub.script_group()?;
+            Some(format!("upstream {name} {{ server 127.0.0.1:{}; }}", stub.port))
+        };
+        self.stubs.iter().filter_map(group).collect()
     }
 
     /// Omits the directive at a line of the last text generated for nginx, which nginx has refused. Returns
