@@ -172,9 +172,10 @@ fn compared(seeds: &[u64]) -> Result<Outcome, String> {
         let place = one
             .place
             .as_ref()
+            one.request.listener_index,
             .map_or_else(String::new, |place| format!("{}:{}", place.line, place.directive));
         failed.entry(seed_of(one, &text)).or_default().push(format!(
-            "{why}: {} {} (Host: {:?}, {:?}): {}: nginx {:?}, komainu {:?}; at {place}; named by {:?}",
+            "{why}: {} {} (Host: {:?}, address {}, {:?}): {}: nginx {:?}, komainu {:?}; at {place}; named by {:?}",
             one.request.method,
             one.request.target,
             one.request.host,
@@ -194,6 +195,14 @@ fn compared(seeds: &[u64]) -> Result<Outcome, String> {
 fn unknown_variable(error: &str) -> Option<u64> {
     let name = error.split_once("unknown \"v")?.1;
     name.split_once('"')?.0.parse().ok()
+}
+
+/// Prints the first differences of seeds that failed.
+fn show(failed: &BTreeMap<Option<u64>, Vec<String>>) {
+    for (seed, all) in failed {
+        println!("seed {seed:?}:");
+        all.iter().take(SHOWN_MAX).for_each(|one| println!("  {one}"));
+    }
 }
 
 fn seeds() -> Vec<u64> {
@@ -240,6 +249,7 @@ fn generated_configurations_are_answered_as_nginx_does() {
                             rest.retain(|seed| *seed != lost);
                         }
                         outcome = compared(&rest);
+                            show(&outcome.failed);
                     }
                     match outcome {
                         Ok(outcome) => {
@@ -250,7 +260,9 @@ fn generated_configurations_are_answered_as_nginx_does() {
                         }
                         Err(error) => {
                             let what = vec![format!("seeds {batch:?}: {error}")];
-                            failed.lock().unwrap().insert(Some(batch[0]), what);
+                            let outcome = BTreeMap::from([(Some(batch[0]), what)]);
+                            show(&outcome);
+                            failed.lock().unwrap().extend(outcome);
                         }
                     }
                 }
@@ -260,10 +272,6 @@ fn generated_configurations_are_answered_as_nginx_does() {
     let failed = failed.into_inner().unwrap();
     let requests = requests.into_inner();
     println!("{} seeds, {requests} requests, {} seeds failed", all.len(), failed.len());
-    for (seed, all) in &failed {
-        println!("seed {seed:?}:");
-        all.iter().take(SHOWN_MAX).for_each(|one| println!("  {one}"));
-    }
     let tolerated = tolerated.into_inner().unwrap();
     for (reason, count) in TOLERATED.iter().zip(tolerated) {
         println!("answered although nginx refuses, because of {reason}: {count}");
