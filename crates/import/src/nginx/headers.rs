@@ -136,10 +136,11 @@ impl Translation<'_> {
         }
     }
 
-    /// Writes the header fields of the location that responds if there is no file, after those of the files.
+    /// Writes the header fields of the location that responds in place of a file, after those of the files. `handler` is the
+    /// key of the route that stands for it, `proxy` or `php`, and `name` is the location in nginx's syntax.
     pub(crate) fn write_fallback_headers(
         &self,
-        location: &NginxDirective,
+        (handler, name): (&str, &str),
         (files, fallback): (&Scope<'_>, &Scope<'_>),
         section: &mut TomlSection,
     ) {
@@ -149,26 +150,23 @@ impl Translation<'_> {
         section.comments.append(&mut theirs.comments);
         let ours = response_fields(section);
         let theirs = response_fields(&theirs);
-        for (_, name, _) in ours.iter().filter(|field| !theirs.contains(field)) {
-            let named = |one: &&&NginxDirective| one.first_arg().eq_ignore_ascii_case(name);
+        for (_, field, _) in ours.iter().filter(|field| !theirs.contains(field)) {
+            let named = |one: &&&NginxDirective| one.first_arg().eq_ignore_ascii_case(field);
             if let Some(one) = files.effective_all("add_header").iter().find(named) {
-                let other = location.first_arg();
-                self.ledger.mark_different(
-                    one.entry,
-                    format!("responses of {other} in place of a file have it too"),
-                );
+                self.ledger
+                    .mark_different(one.entry, format!("responses of {name} in place of a file have it too"));
             }
         }
         let more: Vec<_> = theirs.into_iter().filter(|field| !ours.contains(field)).collect();
         if more.is_empty() {
             return;
         }
-        let Some(proxy) = section.remove("proxy") else {
-            section.comment(format!("CHECK: the response fields of {} are left out.", location.first_arg()));
+        let Some(servers) = section.remove(handler) else {
+            section.comment(format!("CHECK: the response fields of {name} are left out."));
             return;
         };
         let mut inner = TomlSection::default();
-        match proxy {
+        match servers {
             TomlItem::Table(entries) => inner.entries = entries,
             to => inner.set("to", to),
         }
@@ -176,11 +174,11 @@ impl Translation<'_> {
         if let Some(TomlItem::Table(entries)) = inner.remove("response_headers") {
             changes.entries = entries;
         }
-        for (key, name, value) in more {
-            changes.set_in(&key, &name, value);
+        for (key, field, value) in more {
+            changes.set_in(&key, &field, value);
         }
         inner.set("response_headers", TomlItem::Table(changes.entries));
-        section.set("proxy", TomlItem::Table(inner.entries));
+        section.set(handler, TomlItem::Table(inner.entries));
     }
 
     /// Writes `cache_control` rules for pages that another location serves: nginx restarts the selection with

@@ -62,6 +62,17 @@ pub(crate) struct FrontScript<'d> {
     named_location: Option<&'d NginxDirective>,
 }
 
+/// The location that runs a script to which another location leads.
+struct ScriptLocation<'d> {
+    /// Path of the script.
+    script: String,
+    /// The `fastcgi_pass` of the location; `None` if it runs no scripts.
+    pass: Option<&'d NginxDirective>,
+    scope: Scope<'d>,
+    /// The location, for messages.
+    name: String,
+}
+
 impl<'d> FrontScript<'d> {
     fn parse(text: &str, named_by: &'d NginxDirective) -> Option<Self> {
         let script = front_script(text)?.to_owned();
@@ -161,23 +172,8 @@ impl<'d> Translation<'d> {
         front: Option<&FrontScript<'d>>,
         section: &mut TomlSection,
     ) {
-        let script = match front {
-            Some(front) => front.script.clone(),
-            None => match self.find_index_script(place) {
-                Some(script) => script,
-                None => return,
-            },
-        };
-        let (pass, scope) = match front.and_then(|front| front.named_location) {
-            Some(location) => {
-                let scope = place.scope.with_block(location.block_directives());
-                (location.block_directives().iter().find(|one| one.name == "fastcgi_pass"), scope)
-            }
-            None => match locations.find_location(&script) {
-                Some(other) => (script_pass(other), other.scope.clone()),
-                None => (None, place.scope.clone()),
-            },
-        };
+        let Some(found) = self.find_script_location(place, locations, front) else { return };
+        let ScriptLocation { script, pass, scope, .. } = found;
         let Some(pass) = pass else {
             if let Some(front) = front {
                 self.ledger.mark_impossible(
@@ -214,6 +210,44 @@ impl<'d> Translation<'d> {
         for one in place.scope.innermost().iter().filter(|one| one.name == "if" && is_file_fallback(one)) {
             self.not_needed(one, "not needed: paths without a file are for the front script");
             self.count_block_taken(one);
+        }
+    }
+
+    /// Returns the location of the script to which a location leads: its front script, or an index page.
+    fn find_script_location(
+        &self,
+        place: &LocationPlace<'d>,
+        locations: &ServerLocations<'d>,
+        front: Option<&FrontScript<'d>>,
+    ) -> Option<ScriptLocation<'d>> {
+        let script = front.map(|front| front.script.clone()).or_else(|| self.find_index_script(place))?;
+        if let Some(location) = front.and_then(|front| front.named_location) {
+            let pass = location.block_directives().iter().find(|one| one.name == "fastcgi_pass");
+            let scope = place.scope.with_block(location.block_directives());
+            return Some(ScriptLocation { script, pass, scope, name: location.first_arg().to_owned() });
+        }
+        Some(match locations.find_location(&script) {
+            Some(other) => {
+                let name = format!("`{}`", other.matcher.to_nginx_syntax());
+                ScriptLocation { script, pass: script_pass(other), scope: other.scope.clone(), name }
+            }
+            None => ScriptLocation { script, pass: None, scope: place.scope.clone(), name: String::new() },
+        })
+    }
+
+    /// Writes the header fields of the scripts to which a location leads: nginx sends those of the scripts' location.
+    pub(crate) fn write_script_headers(
+        &self,
+        place: &LocationPlace<'d>,
+        locations: &ServerLocations<'d>,
+        section: &mut TomlSection,
+    ) {
+        if section.get("php").is_none() || script_pass(place).is_some() {
+            return;
+        }
+        let front = self.find_front_script(place, locations);
+        if let Some(found) = self.find_script_location(place, locations, front.as_ref()) {
+            self.write_fallback_headers(("php", &found.name), (&place.scope, &found.scope), section);
         }
     }
 

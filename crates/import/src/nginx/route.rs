@@ -268,9 +268,10 @@ impl<'d> Translation<'d> {
         self.write_headers(scope, section);
         if let Some(location) = fallback {
             let inner = locations.server.with_block(location.block_directives());
-            self.write_fallback_headers(location, (scope, &inner), section);
+            self.write_fallback_headers(("proxy", location.first_arg()), (scope, &inner), section);
         }
         self.write_page_cache_control(place, locations, section);
+        self.write_script_headers(place, locations, section);
         self.translate_sub_filter(scope, section);
         if place.matcher != LocationMatcher::Server {
             self.add_manual_comments(scope.innermost(), section);
