@@ -300,6 +300,11 @@ impl NginxScratch {
                 return None;
             }
             let is_led_to = has_reason(remark, super::files::LEADS_TO_REMARK);
+            let is_of_scripts_alone =
+                remark.reasons.iter().all(|reason| reason == super::script_paths::SCRIPTS_ALONE_REMARK);
+            if one.name == "fastcgi_pass" && is_of_scripts_alone && new != 403 {
+                return None;
+            }
             if is_led_to && one.name == "try_files" && matches!(aspect, Aspect::Field(_)) {
                 return Some((DECISIVE_WEIGHT, remark));
             }

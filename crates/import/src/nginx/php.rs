@@ -202,7 +202,7 @@ impl<'d> Translation<'d> {
         }
         let index = || place.scope.effective("index").map(|one| one.entry);
         let entry = front.map(|front| front.naming_directive.entry).or(place.entry).or_else(index);
-        if let (Some(other), Some(entry)) = (locations.find_location(&script), entry)
+        if let (Some(other), Some(entry), Some(_)) = (locations.find_location(&script), entry, front)
             && lacks_path_info(other)
         {
             self.ledger.mark_different(entry, PATH_INFO_REMARK);
@@ -606,7 +606,7 @@ fn without_front_script(php: &TomlItem) -> TomlItem {
 }
 
 /// Returns the front script of a route's `php`; `None` if there is none.
-fn php_front_script(php: &TomlItem) -> Option<String> {
+pub(super) fn php_front_script(php: &TomlItem) -> Option<String> {
     let TomlItem::Table(entries) = php else { return Some("/index.php".to_owned()) };
     let scripts = entries.iter().find(|(key, _)| key == "scripts");
     let Some((_, TomlItem::Table(scripts))) = scripts else { return Some("/index.php".to_owned()) };

@@ -187,7 +187,8 @@ impl<'d> Translation<'d> {
             self.refuse_other_scripts(place, locations, &section).into_iter().collect();
         routes.extend(self.refuse_folders_route(place, &section));
         routes.extend(self.refuse_guarded_index(place, locations, &section));
-        routes.extend(refuse_path_info_route(place, &section));
+        routes.extend(refuse_path_info_route(place, locations, &section));
+        routes.extend(self.refuse_other_files(place, &mut section));
         routes.push(section);
         if let Some(mut others) = others {
             if others.get("respond").is_none() {
@@ -270,8 +271,8 @@ impl<'d> Translation<'d> {
             let inner = locations.server.with_block(location.block_directives());
             self.write_fallback_headers(("proxy", location.first_arg()), (scope, &inner), section);
         }
-        self.write_page_cache_control(place, locations, section);
         self.write_script_headers(place, locations, section);
+        self.write_page_cache_control(place, locations, section);
         self.translate_sub_filter(scope, section);
         if place.matcher != LocationMatcher::Server {
             self.add_manual_comments(scope.innermost(), section);

@@ -1,14 +1,49 @@
 //! Paths that a route of scripts would answer and nginx does not: they are refused.
 
 use super::location_place::{LocationPlace, PathConditions, ServerLocations};
-use super::php::{SAMPLE_SCRIPTS, script_pass};
-use super::translation::Translation;
+use super::php::{SAMPLE_SCRIPTS, php_front_script, script_pass};
+use super::translation::{LocationMatcher, Translation};
 use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::has_alternatives;
+use crate::regex_tokens::regex_tokens;
 
 /// Pattern of every script, with or without PATH_INFO.
 const SCRIPT_PATTERN: &str = r"~ \.php(?:/|$)";
 
+/// The remark on a location that passes other paths than those of scripts to the server of its scripts.
+pub(super) const SCRIPTS_ALONE_REMARK: &str =
+    "files whose names do not end in `.php` are neither run nor sent (403), as PHP-FPM refuses to run them";
+
 impl<'d> Translation<'d> {
+    /// Returns a route that refuses the paths of a script location that are not those of scripts: the route would send
+    /// files that nginx passes to the server of its scripts.
+    pub(crate) fn refuse_other_files(
+        &self,
+        place: &LocationPlace<'d>,
+        section: &mut TomlSection,
+    ) -> Option<TomlSection> {
+        let pass = script_pass(place)?;
+        section.get("php")?;
+        if !place.paths.patterns.is_empty() && place.paths.patterns.iter().all(|one| is_of_scripts(one)) {
+            return None;
+        }
+        self.ledger.mark_different(pass.entry, SCRIPTS_ALONE_REMARK);
+        let condition = |pattern: &str| {
+            let mut section = TomlSection::default();
+            section.set_text("path", pattern);
+            TomlItem::Table(section.entries)
+        };
+        let mut refusal = place.paths.to_route();
+        refusal.exclude(condition(SCRIPT_PATTERN));
+        if let Some(index) = place.scope.effective("fastcgi_index") {
+            refusal.exclude(condition("*/"));
+            section.set_in("files", "index", TomlItem::text_list(&[index.first_arg()]));
+        }
+        refusal.comment("Paths that are not those of scripts.");
+        refusal.set("respond", TomlItem::Number(403));
+        Some(refusal)
+    }
+
     /// Returns a route that refuses all other scripts if nginx runs only one of them and sends the source of
     /// the others.
     pub(crate) fn refuse_other_scripts(
@@ -46,19 +81,48 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// Returns a route that refuses paths behind scripts if `try_files` looks for them as files: `php` would run the script.
+/// Whether a pattern matches paths of scripts alone.
+fn is_of_scripts(pattern: &str) -> bool {
+    const ENDS: [&str; 4] = [r"\.php$", r"\.php(/|$)", r"\.php(?:/|$)", r"\.php/"];
+    match pattern.strip_prefix('~') {
+        Some(regex) => ENDS.iter().any(|end| regex.ends_with(end)) && !has_alternatives(&regex_tokens(regex)),
+        None => pattern.ends_with(".php") || pattern.ends_with(".php/*"),
+    }
+}
+
+/// Returns a route that refuses paths behind scripts where nginx looks for them as files: `php` would run the script.
 pub(super) fn refuse_path_info_route(
     place: &LocationPlace<'_>,
+    locations: &ServerLocations<'_>,
     section: &TomlSection,
 ) -> Option<TomlSection> {
-    section.get("php")?;
-    script_pass(place)?;
-    let status = place.scope.innermost_last("try_files")?.args.last()?.strip_prefix('=')?.parse().ok()?;
-    if !place.paths.matches("/verify.php/x") && !place.paths.matches("/folder/verify.php/x") {
+    let php = section.get("php")?;
+    let tries = place.scope.innermost_last("try_files").map(|one| one.args.as_slice());
+    let status = match tries.and_then(<[String]>::split_last) {
+        Some((_, tries)) if tries.iter().any(|path| path.contains("fastcgi_script_name")) => return None,
+        Some((last, _)) => last.strip_prefix('=')?.parse().ok()?,
+        None if script_pass(place).is_some() => return None,
+        None => 404,
+    };
+    let is_own = |path: &str| place.paths.matches(&format!("{path}/x"));
+    let has_such_paths = if script_pass(place).is_some() {
+        SAMPLE_SCRIPTS.iter().any(|path| is_own(path))
+    } else {
+        let folder = match &place.matcher {
+            LocationMatcher::Prefix(path, _) => path.trim_end_matches('/'),
+            _ => "",
+        };
+        let found = locations.find_location(&format!("{folder}{}/x", SAMPLE_SCRIPTS[0]));
+        php_front_script(php).is_none() && found.and_then(|found| found.entry) == place.entry
+    };
+    if !has_such_paths {
         return None;
     }
     let mut refusal = place.paths.to_route();
-    refusal.require("path", TomlItem::text(r"~ \.php/"));
+    match refusal.get("path") {
+        Some(_) => refusal.require("path", TomlItem::text(r"~ \.php/")),
+        None => refusal.set_text("path", r"~ \.php/"),
+    }
     refusal.comment("Paths behind a script, which nginx looks for as files.");
     let status = if (400..=599).contains(&status) { status } else { 404 };
     refusal.set("respond", TomlItem::Number(status));
