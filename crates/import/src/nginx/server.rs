@@ -105,6 +105,11 @@ impl<'d> NginxServer<'d> {
         self.scope.effective("ssl_reject_handshake").is_some_and(|one| one.first_arg() == "on")
     }
 
+    /// Whether the server asks the clients of its addresses with TLS for certificates.
+    pub(crate) fn asks_for_certificates(&self) -> bool {
+        self.scope.effective("ssl_verify_client").is_some_and(|one| one.first_arg() != "off")
+    }
+
     /// Returns the `return`, possibly in an `if` written by certbot, that redirects every request to the same
     /// host with `https`.
     pub(crate) fn same_site_https_redirect(&self) -> Option<&'d NginxDirective> {

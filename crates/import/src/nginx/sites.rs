@@ -563,6 +563,8 @@ struct AddressKind {
     hosts: Option<Vec<String>>,
     /// Whether slashes are merged.
     merges: bool,
+    /// Whether clients are asked for certificates: a site that asks for them refuses requests without TLS (421).
+    asks: bool,
     reach: AddressReach,
     /// The servers that listen there.
     servers: Vec<usize>,
@@ -585,9 +587,11 @@ fn address_kinds(all: &[&NginxServer<'_>], at: usize, taken: &[(String, String)]
             server.hosts.iter().filter(is_free).cloned().collect::<Vec<String>>()
         });
         let merges = merges_at(all, &address.text);
+        let asks = address.tls && server.asks_for_certificates();
         let is_same = |known: &&mut AddressKind| {
             known.hosts == hosts
                 && known.merges == merges
+                && known.asks == asks
                 && known.reach == address.reach
                 && (hosts.is_some() || known.servers == servers)
         };
@@ -596,6 +600,7 @@ fn address_kinds(all: &[&NginxServer<'_>], at: usize, taken: &[(String, String)]
             None => kinds.push(AddressKind {
                 hosts,
                 merges,
+                asks,
                 reach: address.reach,
                 servers,
                 addresses: vec![address.clone()],
@@ -609,7 +614,10 @@ fn address_kinds(all: &[&NginxServer<'_>], at: usize, taken: &[(String, String)]
 /// too.
 fn address_selects_server(all: &[&NginxServer<'_>]) -> bool {
     let addresses = || all.iter().flat_map(|server| &server.addresses);
-    if addresses().any(|address| address.reach != AddressReach::All) {
+    let asks_at_some = |server: &&NginxServer<'_>| {
+        server.asks_for_certificates() && server.has_tls_address() && server.has_plain_address()
+    };
+    if addresses().any(|address| address.reach != AddressReach::All) || all.iter().any(asks_at_some) {
         return true;
     }
     if !all.iter().any(|server| server.has_tls_address()) {
