@@ -3,6 +3,7 @@
 use super::directives::DIRECTIVES;
 use super::driver;
 use super::nginx_scratch::NginxScratch;
+use super::server::convert_host_regex;
 use super::tree::NginxDirective;
 use crate::expressions::{path_expression, path_matches, widen_expression};
 use crate::findings::{EntryIndex, ImportRemark, ImportResult, ImportVerdict};
@@ -299,12 +300,12 @@ impl NginxScratch {
             {
                 return None;
             }
-            let is_led_to = has_reason(remark, super::files::LEADS_TO_REMARK);
             let is_of_scripts_alone =
                 remark.reasons.iter().all(|reason| reason == super::script_paths::SCRIPTS_ALONE_REMARK);
             if one.name == "fastcgi_pass" && is_of_scripts_alone && new != 403 {
                 return None;
             }
+            let is_led_to = has_reason(remark, super::files::LEADS_TO_REMARK);
             if is_led_to && one.name == "try_files" && matches!(aspect, Aspect::Field(_)) {
                 return Some((DECISIVE_WEIGHT, remark));
             }
@@ -505,6 +506,16 @@ fn normalize_path(path: &str) -> String {
     format!("/{}{}", segments.join("/"), if is_folder && !segments.is_empty() { "/" } else { "" })
 }
 
+/// Whether a name of `server_name` matches a host, in lower case.
+fn names_host(name: &str, host: &str) -> bool {
+    match name.split_at_checked(1) {
+        Some(("~", regex)) => convert_host_regex(regex).may_match(host),
+        Some(("*", end)) => host.ends_with(end),
+        Some((".", end)) => host == end || host.ends_with(name),
+        _ => name.strip_suffix('*').map_or(host == name, |start| host.starts_with(start)),
+    }
+}
+
 /// Whether a directive can explain a difference with these statuses and values.
 fn can_explain(directive: &NginxDirective, aspect: &Aspect, answers: DifferingResponses<'_>) -> bool {
     let DifferingResponses { statuses: (old, new), old: before, new: after } = answers;
@@ -550,7 +561,7 @@ impl NginxScratch {
             .iter()
             .filter(|one| one.name == "server_name")
             .flat_map(|one| &one.args);
-        let is_named = names.any(|name| host == name.trim_start_matches('.') || name.starts_with(['~', '*']));
+        let is_named = names.any(|name| names_host(name, &host));
         (self.listeners.iter().any(|one| one.tls) && self.listeners.len() > 1 && !is_named).then(|| {
             "in any case: sites with TLS alone redirect to `https` at other addresses, and sites without TLS are refused at addresses with it".to_owned()
         })

@@ -73,7 +73,7 @@ impl HostExpression {
 
 /// Converts an expression for a server name to a pattern for `Host`, which may have a trailing dot and a
 /// port. Matches begin within the host.
-fn convert_host_regex(regex: &str) -> HostExpression {
+pub(super) fn convert_host_regex(regex: &str) -> HostExpression {
     let end =
         |token: &RegexToken<'_>| if token.text == "$" { r"\.?(?::\d*)?$" } else { token.text }.to_owned();
     let mut out: String = regex_tokens(regex).iter().map(end).collect();
