@@ -272,11 +272,12 @@ impl<'d> Translation<'d> {
         };
         let (regex, ignores_case) = match matcher {
             LocationMatcher::Exact(path) | LocationMatcher::Prefix(path, _) if path.starts_with("//") => {
-                let reason =
-                    "slashes at the start of a path are one here: its paths with one slash are closed (403)";
-                self.ledger.mark_impossible(directive.entry, reason);
-                self.report_untranslated_location(directive);
-                return None;
+                return self.close_two_slashes(directive);
+            }
+            LocationMatcher::Regex(regex, _)
+                if with_one_slash(regex) != *regex && !self.always_merges_slashes() =>
+            {
+                return self.close_two_slashes(directive);
             }
             LocationMatcher::Exact(path) => return literal(path, false),
             LocationMatcher::Prefix(path, _) => return literal(path, true),
@@ -299,6 +300,14 @@ impl<'d> Translation<'d> {
                 None
             }
         }
+    }
+
+    /// Reports a location of paths that begin with two slashes, whose paths cannot be expressed by a route.
+    fn close_two_slashes<T>(&self, directive: &NginxDirective) -> Option<T> {
+        let reason = "slashes at the start of a path are one here: its paths with one slash are closed (403)";
+        self.ledger.mark_impossible(directive.entry, reason);
+        self.report_untranslated_location(directive);
+        None
     }
 
     fn report_untranslated_location(&self, directive: &NginxDirective) {
@@ -504,9 +513,19 @@ fn covering_pattern(matcher: &LocationMatcher) -> String {
     match matcher {
         LocationMatcher::Exact(path) => format!("~ ^{}$", escaped(path)),
         LocationMatcher::Prefix(path, _) => format!("~ ^{}", escaped(path)),
-        LocationMatcher::Regex(regex, ignores_case) => widen_expression(regex, *ignores_case),
+        LocationMatcher::Regex(regex, ignores_case) => {
+            widen_expression(&with_one_slash(regex), *ignores_case)
+        }
         LocationMatcher::Server => "*".to_owned(),
     }
+}
+
+/// Returns an expression that asks for one slash where this one asks for several at the start of a path.
+fn with_one_slash(regex: &str) -> String {
+    let rest = regex.strip_prefix("^/").unwrap_or_default();
+    let several = ["{2}", "{2,}", "[/]", "+/"].iter().find_map(|more| rest.strip_prefix(more));
+    let one = several.or_else(|| rest.starts_with('/').then(|| rest.trim_start_matches('/')));
+    one.map_or_else(|| regex.to_owned(), |rest| format!("^/{rest}"))
 }
 
 /// Whether a location uses groups of its expression.
