@@ -558,6 +558,24 @@ fn translate_rate_key(key: &str) -> Option<String> {
 /// known not to.
 fn may_decide_ask(one: &NginxDirective) -> bool {
     const HARMLESS: &[&str] = &[
+        // Of the whole process.
+        "daemon",
+        "debug_points",
+        "env",
+        "events",
+        "http",
+        "load_module",
+        "lock_file",
+        "mail",
+        "master_process",
+        "pcre_jit",
+        "pid",
+        "stream",
+        "thread_pool",
+        "timer_resolution",
+        "user",
+        "working_directory",
+        // Of the location and around it.
         "internal",
         "proxy_pass",
         "proxy_pass_request_body",
@@ -630,6 +648,8 @@ fn may_decide_ask(one: &NginxDirective) -> bool {
         "reset_timedout",
         "large_client",
         "fastcgi_",
+        "uwsgi_",
+        "scgi_",
         "brotli",
         "sendfile",
         "aio",
@@ -653,7 +673,7 @@ fn may_decide_ask(one: &NginxDirective) -> bool {
         }
         // Errors of the server that is asked keep their status.
         "error_page" => one.args.iter().any(|arg| arg.starts_with('=')),
-        "fastcgi_pass" => true,
+        "fastcgi_pass" | "uwsgi_pass" | "scgi_pass" => true,
         "proxy_pass_request_body" => one.first_arg() != "off",
         name => !HARMLESS.contains(&name) && !HARMLESS_STARTS.iter().any(|start| name.starts_with(start)),
     }
