@@ -54,8 +54,11 @@ impl CaddyReader<'_> {
                     entries.iter().for_each(|one| one.mark_translated(self.ledger))
                 }
                 (Some(_), Some(_)) => {
-                    let reason = "the client is the last address of X-Forwarded-For that no trusted proxy has, as with `trusted_proxies_strict`";
+                    let reason = "Caddy takes the first address of X-Forwarded-For, which any client can send, and `trusted_proxies` \
+                        the last one that no trusted proxy has, as with `trusted_proxies_strict`: routes that ask for the client's \
+                        address are closed (403)";
                     entries.iter().for_each(|one| one.mark_different(self.ledger, reason));
+                    return ClientAddress::FirstForwarded;
                 }
             }
             ClientAddress::FromTrustedProxies

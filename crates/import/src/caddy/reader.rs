@@ -145,6 +145,9 @@ pub(super) enum ClientAddress {
     /// `client_ip` refers to the address named by trusted proxies, like `client` of Komainu, which has no
     /// condition for the address of the connection.
     FromTrustedProxies,
+    /// `client_ip` refers to the first address that a trusted proxy passes on, which any client can send: Komainu has no
+    /// condition for it, nor for the address of the connection.
+    FirstForwarded,
     /// `client_ip` refers to an address that Komainu cannot determine.
     Unknown,
 }
@@ -153,9 +156,12 @@ impl ClientAddress {
     /// Returns the reason why a route cannot express a matcher, if there is one.
     pub(super) fn unsupported_reason(self, key: &str) -> Option<&'static str> {
         match (self, key) {
-            (Self::FromTrustedProxies, "remote_ip") => {
+            (Self::FromTrustedProxies | Self::FirstForwarded, "remote_ip") => {
                 Some("`remote_ip` asks for the address of the proxy; `client` is the one that it names")
             }
+            (Self::FirstForwarded, "client_ip") => Some(
+                "`client_ip` asks for the first address of X-Forwarded-For, unless `trusted_proxies_strict` is set",
+            ),
             (Self::Unknown, "client_ip") => {
                 Some("`client_ip` asks for what proxies say that are not trusted here")
             }

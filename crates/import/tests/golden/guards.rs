@@ -198,13 +198,25 @@ fn caddy_client_restrictions_are_kept_or_closed() {
     let guards: Vec<Guard> = vec![
         (
             "a client that trusted proxies name",
-            of(trusts, "client_ip"),
+            of(&format!("{trusts} \"trusted_proxies_strict\": 1,"), "client_ip"),
             &["trusted_proxies = [\"10.0.0.0/8\"]", "client = \"192.0.2.1\"\nrespond = { status = 404 }"],
             &[],
         ),
         (
-            "the proxy itself beside a list of trusted ones",
+            "the first address that proxies pass on",
+            of(trusts, "client_ip"),
+            &["trusted_proxies = [\"10.0.0.0/8\"]", "respond = 403"],
+            &["client =", "\n[[site.route]]\nproxy"],
+        ),
+        (
+            "the proxy itself where the first address counts",
             of(trusts, "remote_ip"),
+            &["respond = 403"],
+            &["client =", "\n[[site.route]]\nproxy"],
+        ),
+        (
+            "the proxy itself beside a list of trusted ones",
+            of(&format!("{trusts} \"trusted_proxies_strict\": 1,"), "remote_ip"),
             &["respond = 403"],
             &["client ="],
         ),

@@ -166,13 +166,13 @@ fn compared(seeds: &[u64]) -> Result<Outcome, String> {
         let place = one
             .place
             .as_ref()
-            one.request.listener_index,
             .map_or_else(String::new, |place| format!("{}:{}", place.line, place.directive));
         failed.entry(seed_of(one, &text)).or_default().push(format!(
             "{why}: {} {} (Host: {:?}, address {}, {:?}): {}: nginx {:?}, komainu {:?}; at {place}; named by {:?}",
             one.request.method,
             one.request.target,
             one.request.host,
+            one.request.listener_index,
             one.request.fields,
             one.aspect,
             one.old,
@@ -191,18 +191,18 @@ fn unknown_variable(error: &str) -> Option<u64> {
     name.split_once('"')?.0.parse().ok()
 }
 
+fn seeds() -> Vec<u64> {
+    let Ok(text) = std::env::var("KOMAINU_SEEDS") else { return SEEDS.chain(SAMPLES).collect() };
+    let (from, to) = text.split_once("..").unwrap();
+    (from.parse().unwrap()..to.parse().unwrap()).collect()
+}
+
 /// Prints the first differences of seeds that failed.
 fn show(failed: &BTreeMap<Option<u64>, Vec<String>>) {
     for (seed, all) in failed {
         println!("seed {seed:?}:");
         all.iter().take(SHOWN_MAX).for_each(|one| println!("  {one}"));
     }
-}
-
-fn seeds() -> Vec<u64> {
-    let Ok(text) = std::env::var("KOMAINU_SEEDS") else { return SEEDS.chain(SAMPLES).collect() };
-    let (from, to) = text.split_once("..").unwrap();
-    (from.parse().unwrap()..to.parse().unwrap()).collect()
 }
 
 #[test]
@@ -243,13 +243,13 @@ fn generated_configurations_are_answered_as_nginx_does() {
                             rest.retain(|seed| *seed != lost);
                         }
                         outcome = compared(&rest);
-                            show(&outcome.failed);
                     }
                     match outcome {
                         Ok(outcome) => {
                             requests.fetch_add(outcome.requests as u64, Ordering::Relaxed);
                             let mut sums = tolerated.lock().unwrap();
                             sums.iter_mut().zip(outcome.tolerated).for_each(|(sum, more)| *sum += more);
+                            show(&outcome.failed);
                             failed.lock().unwrap().extend(outcome.failed);
                         }
                         Err(error) => {
