@@ -18,6 +18,8 @@ impl<'d> Translation<'d> {
         self.remove_rejecting_addresses(&mut servers);
         self.merge_overlapping_addresses(&mut servers);
         self.remove_contested_hosts(&mut servers);
+        // Some may have lost the hosts that expressions named.
+        self.remove_rejecting_addresses(&mut servers);
         let groups = server_groups(&servers);
         // The addresses of most servers are written at the top level; the sites of the others have their own.
         let size = |group: usize| groups.iter().filter(|other| **other == group).count();
@@ -65,25 +67,42 @@ impl<'d> Translation<'d> {
         draft.sites.extend(sites.into_iter().map(|(_, site)| site));
     }
 
-    /// Removes addresses at which all servers reject handshakes, and servers without others: nobody is answered there.
+    /// Removes addresses at which no handshake succeeds, and servers without others: nobody is answered there. Besides
+    /// servers that reject handshakes, these are servers that only expressions name, because their routes would stand
+    /// in the default site.
     fn remove_rejecting_addresses(&self, servers: &mut Vec<NginxServer<'d>>) {
+        let all: Vec<&NginxServer<'d>> = servers.iter().collect();
         let mut answering: Vec<String> = Vec::new();
-        for server in servers.iter() {
-            let answers = |address: &&ListenAddress| !address.tls || !server.rejects_handshakes();
+        for (at, server) in all.iter().enumerate() {
+            let answers = |address: &&ListenAddress| {
+                let is_reached =
+                    || !server.hosts.is_empty() || default_server_at(&all, &address.text) == Some(at);
+                !address.tls || !server.rejects_handshakes() && is_reached()
+            };
             answering.extend(server.addresses.iter().filter(answers).map(|address| address.text.clone()));
         }
         for server in servers.iter_mut() {
-            server.addresses.retain(|address| answering.contains(&address.text));
+            let is_rejecting = server.rejects_handshakes();
+            server.addresses.retain(|address| {
+                let is_kept = answering.contains(&address.text);
+                if !is_kept && !is_rejecting {
+                    self.ledger.mark_impossible(address.entry, NO_DEFAULT_SITE_REMARK);
+                }
+                is_kept
+            });
         }
         let gone = servers.extract_if(.., |server| server.addresses.is_empty());
         for server in gone.collect::<Vec<_>>() {
-            if let Some(rejects) = server.scope.effective("ssl_reject_handshake") {
-                self.ledger.mark_different(
-                    rejects.entry,
-                    "nothing listens at addresses where all handshakes are rejected",
-                );
+            match server.scope.effective("ssl_reject_handshake").filter(|_| server.rejects_handshakes()) {
+                Some(rejects) => {
+                    self.ledger.mark_different(
+                        rejects.entry,
+                        "nothing listens at addresses where all handshakes are rejected",
+                    );
+                    self.report_rejecting(server.block.block_directives());
+                }
+                None => self.report_skipped(server.block.block_directives()),
             }
-            self.report_rejecting(server.block.block_directives());
         }
     }
 
@@ -487,6 +506,9 @@ impl<'d> Translation<'d> {
     }
 }
 
+/// Remark on a server that only expressions name, at an address whose default server rejects handshakes.
+const NO_DEFAULT_SITE_REMARK: &str = "handshakes of hosts that an expression names are rejected there: its routes would stand in the default site, and the default server rejects handshakes";
+
 /// Remark on a server that one socket for several addresses makes unreachable.
 pub(crate) const NOT_DEFAULT_REMARK: &str =
     "another server is the default of one of its addresses, where this one has no host of its own";
@@ -542,12 +564,16 @@ fn is_only_rejecting(server: &NginxServer<'_>) -> bool {
 
 /// Whether handshakes of hosts that no server names are rejected at an address with TLS alone.
 fn rejects_unknown_hosts(all: &[&NginxServer<'_>]) -> bool {
+    unknown_hosts_rejected(all).any(|rejects| rejects)
+}
+
+/// Returns for each address with TLS whether handshakes of hosts that no server names are rejected there.
+fn unknown_hosts_rejected(all: &[&NginxServer<'_>]) -> impl Iterator<Item = bool> {
     let rejects = |address: &ListenAddress| {
         let default = default_server_at(all, &address.text).map(|at| all[at]);
         default.is_some_and(|server| server.rejects_handshakes() && !server.has_plain_address())
     };
-    let mut addresses = all.iter().flat_map(|server| &server.addresses).filter(|address| address.tls);
-    addresses.any(rejects)
+    all.iter().flat_map(|server| &server.addresses).filter(|address| address.tls).map(rejects)
 }
 
 /// A site, the index of its server, and its addresses; `None` if it has those of the top level.
@@ -617,7 +643,11 @@ fn address_selects_server(all: &[&NginxServer<'_>]) -> bool {
     let asks_at_some = |server: &&NginxServer<'_>| {
         server.asks_for_certificates() && server.has_tls_address() && server.has_plain_address()
     };
-    if addresses().any(|address| address.reach != AddressReach::All) || all.iter().any(asks_at_some) {
+    let rejects_at_some = rejects_unknown_hosts(all) && unknown_hosts_rejected(all).any(|rejects| !rejects);
+    if addresses().any(|address| address.reach != AddressReach::All)
+        || all.iter().any(asks_at_some)
+        || rejects_at_some
+    {
         return true;
     }
     if !all.iter().any(|server| server.has_tls_address()) {
