@@ -472,9 +472,10 @@ impl<'d> Translation<'d> {
                 continue;
             }
             let Some(servers) = own.get("php").map(without_front_script) else { continue };
+            let has_path_info = place.paths.matches("/verify.php/x");
             let mut is_covered = false;
             let agrees = places.iter().zip(routes.iter()).skip(at + 1).all(|(other, sections)| {
-                if !may_be_script(other) {
+                if !may_be_script(other, has_path_info) {
                     return true;
                 }
                 if sections.iter().all(only_refuses) {
@@ -504,9 +505,10 @@ impl<'d> Translation<'d> {
     }
 }
 
-/// Whether a location that follows one for scripts may match paths of scripts.
-fn may_be_script(place: &LocationPlace<'_>) -> bool {
+/// Whether a location that follows one for scripts may match paths of scripts; with PATH_INFO, they may end in any way.
+fn may_be_script(place: &LocationPlace<'_>, has_path_info: bool) -> bool {
     match &place.matcher {
+        LocationMatcher::Regex(..) if has_path_info => true,
         LocationMatcher::Exact(_) => false,
         LocationMatcher::Prefix(..) | LocationMatcher::Server => true,
         LocationMatcher::Regex(regex, _) => {
