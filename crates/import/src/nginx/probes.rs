@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::addresses::complete_address;
+use super::conditions::front_script;
 use super::nginx_scratch::ScratchBuilder;
 use super::probe_paths::{PATHS_MAX, is_target, paths_for_prefix, paths_for_regex, shorten_path};
 use super::scope::{Scope, replace_constants};
@@ -215,18 +216,24 @@ impl ScratchBuilder<'_, '_> {
     fn probe_server(&mut self, scope: &Scope<'_>) -> ProbedLocation {
         let returns = scope.innermost_last("return").is_some();
         let mut runs_scripts = false;
-        super::tree::visit(scope.innermost(), &mut |one| runs_scripts |= one.name == "fastcgi_pass");
-        let scripts: &[&str] = if runs_scripts {
-            &[
+        let mut scripts: Vec<&str> = Vec::new();
+        super::tree::visit(scope.innermost(), &mut |one| {
+            runs_scripts |= one.name == "fastcgi_pass";
+            // The front script has to be there: paths without a file are for it.
+            let last = one.args.last().filter(|_| one.name == "try_files");
+            scripts.extend(last.and_then(|last| front_script(last)));
+        });
+        if runs_scripts {
+            scripts.extend([
                 "/index.php",
                 "/verify.php/info",
                 "/index.php/info/more",
                 "/folder/missing.php",
                 "/folder/index.php",
-            ]
+            ]);
         } else {
-            &[]
-        };
+            scripts.clear();
+        }
         ProbedLocation {
             response_kind: if returns { ResponseKind::Fixed } else { ResponseKind::Files },
             paths: [
@@ -241,9 +248,9 @@ impl ScratchBuilder<'_, '_> {
                 "/.verify",
                 "/verify.php",
             ]
-            .iter()
+            .into_iter()
             .chain(scripts)
-            .map(|path| (*path).to_owned())
+            .map(str::to_owned)
             .collect(),
             other_paths: Vec::new(),
             folders: self.scope_folders(scope),
