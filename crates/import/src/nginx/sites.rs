@@ -47,7 +47,7 @@ impl<'d> Translation<'d> {
             for ServerSite { server: at, mut site, addresses: listens } in self.build_sites(&own, &all) {
                 // All addresses of a site agree.
                 let own = listens.iter().flatten().next();
-                if !own.map_or(merges, |address| merges_at(&all, &address.text)) {
+                if !own.map_or(merges, |address| merges_at(&all, &servers[at], address)) {
                     site.section.set("merge_slashes", TomlItem::Flag(false));
                 }
                 match listens {
@@ -109,13 +109,13 @@ impl<'d> Translation<'d> {
     /// Reports `merge_slashes` of servers that share addresses, and returns whether sites without addresses
     /// of their own merge slashes: they do if the default server of any address does.
     fn must_merge_slashes(&self, all: &[&NginxServer<'d>]) -> bool {
-        let addresses = all.iter().flat_map(|server| &server.addresses);
-        let merges = addresses.into_iter().any(|address| merges_at(all, &address.text));
+        let merges =
+            all.iter().any(|server| server.addresses.iter().any(|address| merges_at(all, server, address)));
         let is_by_address = address_selects_server(all);
         for server in all {
             let is_own = |address: &ListenAddress| {
                 if is_by_address {
-                    merges_at(all, &address.text) == merges_slashes(server)
+                    merges_at(all, server, address) == merges_slashes(server)
                 } else {
                     merges == merges_slashes(server)
                 }
@@ -612,7 +612,7 @@ fn address_kinds(all: &[&NginxServer<'_>], at: usize, taken: &[(String, String)]
             let is_free = |host: &&String| !taken.contains(&(address.text.clone(), (*host).clone()));
             server.hosts.iter().filter(is_free).cloned().collect::<Vec<String>>()
         });
-        let merges = merges_at(all, &address.text);
+        let merges = merges_at(all, server, address);
         let asks = address.tls && server.asks_for_certificates();
         let is_same = |known: &&mut AddressKind| {
             known.hosts == hosts
@@ -673,9 +673,14 @@ fn address_selects_server(all: &[&NginxServer<'_>]) -> bool {
         let answers = |server: &NginxServer<'_>| match address.tls {
             true => server.has_tls_address() && !server.rejects_handshakes(),
             false => server.has_plain_address(),
+    let merges = |wanted: bool| {
+        all.iter().any(|server| server.addresses.iter().any(|one| merges_at(all, server, one) == wanted))
+    };
+    let merges_at_some = merges(true) && merges(false);
         };
         let is_elsewhere = |server: &&NginxServer<'_>| {
             server.address(&address.text).is_none() && server.any_https_redirect().is_none()
+        || merges_at_some
         };
         let other_default = default.filter(|server| {
             default_server_at(all, &address.text).is_some_and(|here| !is_same(all[here], server))
@@ -690,10 +695,11 @@ fn merges_slashes(server: &NginxServer<'_>) -> bool {
     server.scope.effective("merge_slashes").is_none_or(|one| one.first_arg() != "off")
 }
 
-/// Whether nginx merges slashes at an address. It parses the path before it knows the host, so the default
-/// server of the address decides.
-fn merges_at(servers: &[&NginxServer<'_>], text: &str) -> bool {
-    default_server_at(servers, text).is_none_or(|at| merges_slashes(servers[at]))
+/// Whether nginx merges slashes in requests for a server at an address. It parses the path before it knows the host, so
+/// the default server of the address decides, except with TLS, where the name in the handshake selects the server.
+fn merges_at(servers: &[&NginxServer<'_>], server: &NginxServer<'_>, address: &ListenAddress) -> bool {
+    let default = default_server_at(servers, &address.text).filter(|_| !address.tls);
+    merges_slashes(default.map_or(server, |at| servers[at]))
 }
 
 /// Returns the server for all other hosts: the default of an address, preferably one that names no host and
