@@ -534,7 +534,8 @@ fn can_explain(directive: &NginxDirective, aspect: &Aspect, answers: DifferingRe
         ) => either(&is_error),
         // Komainu refuses at least what nginx refuses.
         ("auth_basic" | "auth_basic_user_file" | "auth_jwt", _) => matches!(new, 401 | 403),
-        ("server_name", _) => is_error(new),
+        // The default site may ask for client certificates, or reject handshakes.
+        ("server_name", _) => is_error(new) || new == 0,
         ("client_max_body_size", _) => either(&|status| status == 413),
         // In Komainu, errors have the field as well, which does not explain why a response lacks it.
         ("add_header", Aspect::Field(name)) if name == "cache-control" => after != "-" || new == 301,

@@ -8,6 +8,7 @@ use super::translation::Translation;
 use super::tree::NginxDirective;
 use crate::conditions::{RouteCondition, close_route};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
+use crate::findings::EntryIndex;
 
 impl<'d> Translation<'d> {
     /// Writes `listen` and a site for each server.
@@ -328,7 +329,13 @@ impl<'d> Translation<'d> {
                 }
                 _ => None,
             };
-            let lost = reach(at).or(lost.map(|one| one.entry));
+            let lost = reach(at).or(lost.map(|one| one.entry)).or_else(|| {
+                let speaks_tls =
+                    address.and_then(|text| servers[at].address(text)).map(|address| address.tls);
+                let speaks_tls = speaks_tls.unwrap_or_else(|| servers[at].has_tls_address());
+                speaks_tls
+                    .then(|| self.other_client_certificates(servers[at], default.map(|at| servers[at])))?
+            });
             let mut own = if lost.is_some() {
                 Vec::new()
             } else {
@@ -347,6 +354,28 @@ impl<'d> Translation<'d> {
             routes.extend(own);
         }
         routes
+    }
+
+    /// Returns the directive by which a server asks clients for certificates that the default site does not ask for, and
+    /// reports it: its routes stand in the default site.
+    fn other_client_certificates(
+        &self,
+        server: &NginxServer<'d>,
+        default: Option<&NginxServer<'d>>,
+    ) -> Option<EntryIndex> {
+        let asks = server.scope.effective("ssl_verify_client").filter(|_| server.asks_for_certificates())?;
+        let shown = |server: &NginxServer<'d>| {
+            let names = ["ssl_verify_client", "ssl_client_certificate", "ssl_trusted_certificate", "ssl_crl"];
+            names.map(|name| server.scope.effective(name).map(|one| one.args.clone()))
+        };
+        if default.is_some_and(|default| shown(default) == shown(server)) {
+            return None;
+        }
+        self.ledger.mark_impossible(
+            asks.entry,
+            "the default site, in which its routes stand, asks for other certificates: its hosts are refused (403)",
+        );
+        Some(asks.entry)
     }
 
     /// Returns the route that refuses requests without `Host`, if they are not for the default server.
@@ -644,9 +673,14 @@ fn address_selects_server(all: &[&NginxServer<'_>]) -> bool {
         server.asks_for_certificates() && server.has_tls_address() && server.has_plain_address()
     };
     let rejects_at_some = rejects_unknown_hosts(all) && unknown_hosts_rejected(all).any(|rejects| !rejects);
+    let merges = |wanted: bool| {
+        all.iter().any(|server| server.addresses.iter().any(|one| merges_at(all, server, one) == wanted))
+    };
+    let merges_at_some = merges(true) && merges(false);
     if addresses().any(|address| address.reach != AddressReach::All)
         || all.iter().any(asks_at_some)
         || rejects_at_some
+        || merges_at_some
     {
         return true;
     }
@@ -673,14 +707,9 @@ fn address_selects_server(all: &[&NginxServer<'_>]) -> bool {
         let answers = |server: &NginxServer<'_>| match address.tls {
             true => server.has_tls_address() && !server.rejects_handshakes(),
             false => server.has_plain_address(),
-    let merges = |wanted: bool| {
-        all.iter().any(|server| server.addresses.iter().any(|one| merges_at(all, server, one) == wanted))
-    };
-    let merges_at_some = merges(true) && merges(false);
         };
         let is_elsewhere = |server: &&NginxServer<'_>| {
             server.address(&address.text).is_none() && server.any_https_redirect().is_none()
-        || merges_at_some
         };
         let other_default = default.filter(|server| {
             default_server_at(all, &address.text).is_some_and(|here| !is_same(all[here], server))
