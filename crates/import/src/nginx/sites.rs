@@ -618,7 +618,7 @@ struct AddressKind {
     hosts: Option<Vec<String>>,
     /// Whether slashes are merged.
     merges: bool,
-    /// Whether clients are asked for certificates: a site that asks for them refuses requests without TLS (421).
+    /// Whether a server asks clients for certificates: a site that asks for them refuses requests without TLS (421).
     asks: bool,
     reach: AddressReach,
     /// The servers that listen there.
@@ -642,7 +642,7 @@ fn address_kinds(all: &[&NginxServer<'_>], at: usize, taken: &[(String, String)]
             server.hosts.iter().filter(is_free).cloned().collect::<Vec<String>>()
         });
         let merges = merges_at(all, server, address);
-        let asks = address.tls && server.asks_for_certificates();
+        let asks = address.tls && servers.iter().any(|other| all[*other].asks_for_certificates());
         let is_same = |known: &&mut AddressKind| {
             known.hosts == hosts
                 && known.merges == merges
