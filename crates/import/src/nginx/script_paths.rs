@@ -53,16 +53,16 @@ impl<'d> Translation<'d> {
         section: &TomlSection,
     ) -> Option<TomlSection> {
         section.get("php")?;
-        let is_own = |other: &&LocationPlace<'d>| script_pass(other).is_some();
-        if script_pass(place).is_some()
-            || SAMPLE_SCRIPTS.iter().any(|path| {
-                locations.find_location(path).is_some_and(|other| {
-                    is_own(&other)
-                        || other.scope.innermost_last("return").is_some()
-                        || other.scope.innermost_last("deny").is_some()
-                })
-            })
-        {
+        let is_handled = |other: &LocationPlace<'d>| {
+            script_pass(other).is_some()
+                || other.scope.innermost_last("return").is_some()
+                || other.scope.innermost_last("deny").is_some()
+        };
+        let folder = own_folder(place);
+        let are_all_handled = SAMPLE_SCRIPTS
+            .iter()
+            .all(|script| locations.find_location(&format!("{folder}{script}")).is_some_and(is_handled));
+        if script_pass(place).is_some() || are_all_handled {
             return None;
         }
         let tries = place.scope.innermost_last("try_files").map(|one| one.entry);
@@ -78,6 +78,14 @@ impl<'d> Translation<'d> {
         refusal.comment("Scripts of which nginx sends the source, as it runs others alone.");
         refusal.set("respond", TomlItem::Number(404));
         Some(refusal)
+    }
+}
+
+/// Directory of a location for a prefix, without its final slash.
+fn own_folder<'p>(place: &'p LocationPlace<'_>) -> &'p str {
+    match &place.matcher {
+        LocationMatcher::Prefix(path, _) => path.trim_end_matches('/'),
+        _ => "",
     }
 }
 
@@ -108,11 +116,7 @@ pub(super) fn refuse_path_info_route(
     let has_such_paths = if script_pass(place).is_some() {
         SAMPLE_SCRIPTS.iter().any(|path| is_own(path))
     } else {
-        let folder = match &place.matcher {
-            LocationMatcher::Prefix(path, _) => path.trim_end_matches('/'),
-            _ => "",
-        };
-        let found = locations.find_location(&format!("{folder}{}/x", SAMPLE_SCRIPTS[0]));
+        let found = locations.find_location(&format!("{}{}/x", own_folder(place), SAMPLE_SCRIPTS[0]));
         php_front_script(php).is_none() && found.and_then(|found| found.entry) == place.entry
     };
     if !has_such_paths {
