@@ -711,10 +711,22 @@ fn address_selects_server(all: &[&NginxServer<'_>]) -> bool {
         let is_elsewhere = |server: &&NginxServer<'_>| {
             server.address(&address.text).is_none() && server.any_https_redirect().is_none()
         };
-        let other_default = default.filter(|server| {
-            default_server_at(all, &address.text).is_some_and(|here| !is_same(all[here], server))
-        });
-        kept.iter().filter(|server| is_elsewhere(server)).any(|server| answers(server))
+        let here = default_server_at(all, &address.text).map(|at| all[at]);
+        let other_default = default.filter(|server| here.is_some_and(|here| !is_same(here, server)));
+        // Only a default site of the address has its routes.
+        let needs_default = |here: &NginxServer<'_>| {
+            here.hosts.is_empty() && answers(here) && here.any_https_redirect().is_none()
+        };
+        let lacks_site = other_default.is_some() && here.is_some_and(needs_default);
+        // Routes of names by expression stand in the default site, at all of its addresses.
+        let is_in_default = |server: &NginxServer<'_>| {
+            !server.expressions.is_empty() && default.is_some_and(|default| !is_same(server, default))
+        };
+        lacks_site
+            || kept
+                .iter()
+                .filter(|server| is_elsewhere(server))
+                .any(|server| answers(server) || is_in_default(server))
             || other_default.is_some_and(|server| answers(server) && server.any_https_redirect().is_none())
     })
 }
