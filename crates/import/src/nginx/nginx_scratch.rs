@@ -113,8 +113,9 @@ pub struct NginxScratch {
     line_entries: Vec<EntryIndex>,
     /// Directive of each line of the last text generated for the translation.
     copy_line_entries: Vec<EntryIndex>,
-    /// Whether nginx refuses directives of the original, which the copy omits.
-    has_refused_directives: bool,
+    /// Whether the translation of the copy differs from that of the original: nginx refuses directives, which the copy
+    /// omits, or addresses share a socket, for which the copy has ports of their own.
+    is_translated_otherwise: bool,
     /// Listeners of both servers.
     pub listeners: Vec<ScratchListener>,
     /// Stubs that replace upstream servers.
@@ -195,7 +196,7 @@ impl NginxScratch {
             has_http,
             line_entries: Vec::new(),
             copy_line_entries: Vec::new(),
-            has_refused_directives: false,
+            is_translated_otherwise: share_sockets(&listeners),
             listeners,
             stubs,
             files,
@@ -302,10 +303,10 @@ impl NginxScratch {
         writer.text
     }
 
-    /// Adds the remarks of `copy`, the translation of [`NginxScratch::translation_source`], if nginx refuses the
-    /// original: the directives that the copy omits change the translation of the others.
+    /// Adds the remarks of `copy`, the translation of [`NginxScratch::translation_source`], if it differs from that of the
+    /// original.
     pub fn add_remarks_of_copy(&self, imported: &mut ImportResult, copy: &ImportResult) {
-        if !self.has_refused_directives {
+        if !self.is_translated_otherwise {
             return;
         }
         // Lines of included files are not those of the text.
@@ -351,6 +352,7 @@ impl NginxScratch {
         let what = format!("{}:{}: `{}`: {reason}", remark.file, remark.line, remark.directive);
         self.not_compared.insert(what);
         self.replacements.insert(entry, DirectiveReplacement::Dropped);
+        self.is_translated_otherwise = true;
         true
     }
 
@@ -364,6 +366,7 @@ impl NginxScratch {
         });
         self.not_compared.insert(format!("`{name}`: this nginx does not have the directive"));
         let any = !found.is_empty();
+        self.is_translated_otherwise |= any;
         found
             .into_iter()
             .for_each(|entry| drop(self.replacements.insert(entry, DirectiveReplacement::Dropped)));
@@ -379,6 +382,15 @@ impl NginxScratch {
             directive: remark.directive.clone(),
         })
     }
+}
+
+/// Whether one of the addresses is for all hosts, and includes another one with the same port.
+fn share_sockets(listeners: &[ScratchListener]) -> bool {
+    let port = |listener: &ScratchListener| listener.name.rsplit_once(':').map(|(_, port)| port.to_owned());
+    listeners
+        .iter()
+        .filter(|wide| wide.name.starts_with("*:"))
+        .any(|wide| listeners.iter().any(|other| other.name != wide.name && port(other) == port(wide)))
 }
 
 impl ScratchBuilder<'_, '_> {
