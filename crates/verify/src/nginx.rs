@@ -27,6 +27,9 @@ const REFUSALS_MAX: usize = 200;
 /// Timeout for nginx to write the log lines of the last requests.
 const TRACE_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Failure of a client whose handshake a server rejects.
+const REJECTED_HANDSHAKE: &str = "invalid data";
+
 /// Runs nginx with a scratch copy of its configuration and Komainu with the translation of that copy, and
 /// compares them. `imported` is the translation of the original configuration.
 ///
@@ -304,7 +307,7 @@ fn general_remark(
             "slashes at the start of a path are always merged, and no file has a path with `//`"
         }
         () if request.host.is_none() => "a request without Host is for the name of the upstream server",
-        () if old >= 400 && new >= 400 => {
+        () if (old >= 400 || found.old == REJECTED_HANDSHAKE) && new >= 400 => {
             "a request that neither server answers may be refused with another status"
         }
         () if (old, new) == (301, 404) => "a folder without a page is 404, also without a final slash",
