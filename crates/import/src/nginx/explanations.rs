@@ -317,8 +317,18 @@ impl NginxScratch {
             }
             Some((decided.weight(aspect, differing)?, remark))
         };
-        let Some((_, found)) =
-            counting.filter_map(remark).max_by_key(|(weight, remark)| (*weight, remark.verdict))
+        let all: Vec<(u8, &ImportRemark)> = counting.filter_map(remark).collect();
+        if old == 404 && path.to_ascii_lowercase().ends_with(".php") {
+            let is_missing = |reason: &&String| reason.starts_with(super::php::MISSING_SCRIPT_REMARK);
+            let named = |(_, found): &(u8, &ImportRemark)| {
+                let reason = found.reasons.iter().find(is_missing)?;
+                Some(format!("{}:{}: {reason}", found.file, found.line))
+            };
+            if let Some(named) = all.iter().find_map(named) {
+                return Some(named);
+            }
+        }
+        let Some((_, found)) = all.into_iter().max_by_key(|(weight, remark)| (*weight, remark.verdict))
         else {
             return self.default_site_remark(request, server.copied()).filter(|_| !is_opened);
         };

@@ -40,6 +40,9 @@ pub(crate) fn script_pass<'d>(place: &LocationPlace<'d>) -> Option<&'d NginxDire
 pub(super) const PATH_INFO_REMARK: &str =
     "a script answers for the paths behind it too, as PATH_INFO (`/a.php/b`)";
 
+/// Begins remarks on scripts that do not exist.
+pub(super) const MISSING_SCRIPT_REMARK: &str = "a script that does not exist";
+
 /// Whether a location runs every script, but does not match paths with PATH_INFO.
 fn lacks_path_info(place: &LocationPlace<'_>) -> bool {
     runs_every_script(place) && !place.paths.matches("/verify.php/x")
@@ -442,7 +445,7 @@ impl<'d> Translation<'d> {
             if refuses {
                 self.not_needed(one, "not needed: only scripts that exist are run")
             } else {
-                self.ledger.mark_different(one.entry, "a script that does not exist is 404 here")
+                self.ledger.mark_different(one.entry, format!("{MISSING_SCRIPT_REMARK} is 404 here"))
             }
         }
         for one in scope.innermost().iter().filter(|one| one.name == "if" && file_operator(one).is_some()) {
@@ -497,7 +500,7 @@ impl<'d> Translation<'d> {
             if let (Some(front), Some(entry)) = (front, place.entry) {
                 self.ledger.mark_different(
                     entry,
-                    format!("a script that does not exist is for `{front}` here, as all other paths"),
+                    format!("{MISSING_SCRIPT_REMARK} is for `{front}` here, as all other paths"),
                 );
             }
             routes[at].clear();
