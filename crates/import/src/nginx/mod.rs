@@ -58,6 +58,10 @@ mod log;
 
 mod listen;
 
+mod address_kinds;
+
+mod unnamed_hosts;
+
 mod sites;
 
 mod render;
@@ -73,6 +77,10 @@ mod nginx_scratch;
 mod addresses;
 
 mod probe_paths;
+
+mod probe_fields;
+
+mod probe_hosts;
 
 mod probes;
 

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use super::addresses::complete_address;
 use super::conditions::front_script;
 use super::nginx_scratch::ScratchBuilder;
+use super::probe_fields::{forwarded_addresses, tested_fields};
+use super::probe_hosts::{combined_hosts, server_hosts};
 use super::probe_paths::{PATHS_MAX, is_target, paths_for_prefix, paths_for_regex, shorten_path};
 use super::scope::{Scope, replace_constants};
 use super::tree::NginxDirective;
-use crate::paths::{hosts_from_regex, matching_examples};
 use crate::scratch::{CREDENTIALS, RequestContent, ScratchFile, VerifyRequest};
 
 /// Kind of response of a location, which determines the useful requests.
@@ -368,112 +369,6 @@ fn index_file(scope: &Scope<'_>) -> String {
     let names = scope.effective_all("index").into_iter().flat_map(|one| one.args.iter());
     let mut plain = names.filter(|name| !name.contains(['$', '/']) && !name.ends_with(".php"));
     plain.next().map_or_else(|| "index.html".to_owned(), Clone::clone)
-}
-
-/// Returns concrete hosts for the names of a server; an unknown host if it has none.
-fn server_hosts(server: &NginxDirective) -> Vec<String> {
-    let mut hosts = Vec::new();
-    for name in
-        server.block_directives().iter().filter(|one| one.name == "server_name").flat_map(|one| &one.args)
-    {
-        match name.as_str() {
-            "" | "_" | "__" | "$hostname" => {}
-            name if name.starts_with('~') => {
-                if let Some((found, _)) = hosts_from_regex(&name[1..]) {
-                    hosts.extend(found.into_iter().map(|host| host.replace('*', "verify")));
-                }
-            }
-            name if name.starts_with('.') => hosts.extend([name[1..].to_owned(), format!("verify{name}")]),
-            name => hosts.push(name.replace('*', "verify")),
-        }
-    }
-    hosts.truncate(6);
-    if hosts.is_empty() {
-        hosts.push("verify.invalid".to_owned());
-    }
-    hosts
-}
-
-/// Returns hosts that names of several servers match: each beginning of a name combined with each end of
-/// another.
-fn combined_hosts(http: &Scope<'_>) -> Vec<String> {
-    const CROSSED_MAX: usize = 8;
-    let mut starts = BTreeSet::new();
-    let mut ends = BTreeSet::new();
-    let servers =
-        http.innermost().iter().filter(|one| one.name == "server").flat_map(NginxDirective::block_directives);
-    for name in servers.filter(|one| one.name == "server_name").flat_map(|one| &one.args) {
-        match (name.strip_prefix('~'), name.strip_suffix(".*"), name.trim_start_matches('*')) {
-            (Some(regex), ..) => {
-                for (text, at_start, at_end) in matching_examples(regex) {
-                    match (at_start, at_end) {
-                        (true, false) => drop(starts.insert(text.trim_end_matches('.').to_owned())),
-                        (false, true) => drop(ends.insert(text.trim_start_matches('.').to_owned())),
-                        _ => {}
-                    }
-                }
-            }
-            (_, Some(start), _) => drop(starts.insert(start.to_owned())),
-            (.., end) if end.starts_with('.') => drop(ends.insert(end[1..].to_owned())),
-            _ => {}
-        }
-    }
-    let is_host = |host: &String| {
-        host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
-            && !host.contains("..")
-    };
-    let pairs = starts.iter().flat_map(|start| ends.iter().map(move |end| format!("{start}.{end}")));
-    pairs.filter(is_host).take(CROSSED_MAX).collect()
-}
-
-/// Returns fields in which a proxy tells the addresses that the configuration asks for, if it trusts proxies: alone, behind
-/// the address of another proxy, and before it.
-fn forwarded_addresses(http: &Scope<'_>) -> Vec<(&'static str, String)> {
-    const ADDRESSES_MAX: usize = 4;
-    /// One of those that the scratch copy trusts.
-    const PROXY: &str = "127.0.0.9";
-    let mut trusts = false;
-    let mut found: Vec<String> = Vec::new();
-    let mut add = |text: &str| {
-        let address = text.split('/').next().unwrap_or(text);
-        if address.parse::<std::net::IpAddr>().is_ok() && !found.iter().any(|known| known == address) {
-            found.push(address.to_owned());
-        }
-    };
-    super::tree::visit(http.innermost(), &mut |one| match one.name.as_str() {
-        "set_real_ip_from" => trusts = true,
-        "allow" | "deny" => add(one.first_arg()),
-        "if" => one.args.iter().for_each(|word| add(word.trim_matches(['(', ')']))),
-        "geo" | "map" => one.block_directives().iter().for_each(|line| add(&line.name)),
-        _ => {}
-    });
-    if !trusts {
-        return Vec::new();
-    }
-    found.truncate(ADDRESSES_MAX);
-    let values =
-        |address: String| [address.clone(), format!("{address}, {PROXY}"), format!("{PROXY}, {address}")];
-    let of_field = |value: String| ("X-Forwarded-For", value);
-    let real = found.iter().map(|address| ("X-Real-IP", address.clone()));
-    let mut all: Vec<(&'static str, String)> = real.collect();
-    all.extend(found.into_iter().flat_map(values).map(of_field));
-    all
-}
-
-/// Returns the names of fields, cookies and parameters that conditions and maps of a server use.
-fn tested_fields(server: &NginxDirective) -> Vec<String> {
-    let mut found = BTreeSet::new();
-    super::tree::visit(server.block_directives(), &mut |one| {
-        for word in one.args.iter().filter(|_| one.name == "if") {
-            if let Some(at) = word.find("$http_") {
-                let name: String =
-                    word[at + 6..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-                found.insert(super::scope::field_name(&name));
-            }
-        }
-    });
-    found.remove("Host");
-    found.into_iter().take(8).collect()
 }
 
 fn with_field(request: &VerifyRequest, name: &str, value: &str) -> VerifyRequest {

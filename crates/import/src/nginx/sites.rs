@@ -1,14 +1,16 @@
 //! Translation of servers to sites: the default site, and servers that only redirect to `https`.
 
+use super::address_kinds::{
+    AddressKind, address_kinds, address_selects_server, default_server, is_only_rejecting,
+    is_redundant_redirect, merges_at, merges_slashes, rejects_unknown_hosts,
+};
 use super::client_addresses::ClientAddresses;
 use super::host_conflicts::{contested_hosts, default_server_at, loopback_networks, share_address};
 use super::listen::{SharedListenOptions, merge_addresses, write_listen};
-use super::server::{AddressReach, HostExpression, ListenAddress, NginxServer};
+use super::server::{AddressReach, ListenAddress, NginxServer};
 use super::translation::Translation;
 use super::tree::NginxDirective;
-use crate::conditions::{RouteCondition, close_route};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
-use crate::findings::EntryIndex;
 
 impl<'d> Translation<'d> {
     /// Writes `listen` and a site for each server.
@@ -294,112 +296,6 @@ impl<'d> Translation<'d> {
         sites
     }
 
-    /// Returns the routes of servers whose names cannot be written as `hosts`. They come first in the default
-    /// site, as nginx tries regular expressions after all other names.
-    /// `address` is the one that they share, if the site is for one address.
-    fn expression_routes(
-        &self,
-        servers: &[&NginxServer<'d>],
-        default: Option<usize>,
-        address: Option<&str>,
-    ) -> Vec<TomlSection> {
-        let reach = |at: usize| {
-            let known = address.and_then(|text| servers[at].address(text));
-            known.filter(|address| address.reach != AddressReach::All).map(|address| address.entry)
-        };
-        let mut all: Vec<(usize, usize, &HostExpression)> = Vec::new();
-        for (at, server) in servers.iter().enumerate() {
-            all.extend(server.expressions.iter().map(|one| (one.rank, at, one)));
-        }
-        all.sort_by_key(|(rank, ..)| *rank);
-        let mut routes = Vec::new();
-        routes.extend(self.close_hostless_requests(servers, default));
-        let mut of_default: Vec<RouteCondition> = Vec::new();
-        for (_, at, one) in all {
-            let condition = RouteCondition::on_value("header", "Host", one.pattern.clone());
-            if Some(at) == default {
-                of_default.push(condition);
-                continue;
-            }
-            let condition = if of_default.is_empty() { condition } else { condition.excluding(&of_default) };
-            let lost = match reach(at) {
-                None if one.matches_too_much => servers[at].scope.innermost_last("server_name"),
-                None if servers[at].rejects_handshakes() => {
-                    servers[at].scope.effective("ssl_reject_handshake")
-                }
-                _ => None,
-            };
-            let lost = reach(at).or(lost.map(|one| one.entry)).or_else(|| {
-                let speaks_tls =
-                    address.and_then(|text| servers[at].address(text)).map(|address| address.tls);
-                let speaks_tls = speaks_tls.unwrap_or_else(|| servers[at].has_tls_address());
-                speaks_tls
-                    .then(|| self.other_client_certificates(servers[at], default.map(|at| servers[at])))?
-            });
-            let mut own = if lost.is_some() {
-                Vec::new()
-            } else {
-                self.server_routes(&servers[at].scope, servers[at].block.entry)
-            };
-            // Requests without a route must not reach the default server.
-            let mut last = TomlSection::default();
-            match lost {
-                Some(entry) => {
-                    close_route(&mut last, self.ledger.manual_comment(entry).unwrap_or_default());
-                }
-                None => last.set("respond", TomlItem::Number(404)),
-            }
-            own.extend(self.finish_routes(vec![last], &servers[at].scope));
-            own.iter_mut().for_each(|route| condition.write(route));
-            routes.extend(own);
-        }
-        routes
-    }
-
-    /// Returns the directive by which a server asks clients for certificates that the default site does not ask for, and
-    /// reports it: its routes stand in the default site.
-    fn other_client_certificates(
-        &self,
-        server: &NginxServer<'d>,
-        default: Option<&NginxServer<'d>>,
-    ) -> Option<EntryIndex> {
-        let asks = server.scope.effective("ssl_verify_client").filter(|_| server.asks_for_certificates())?;
-        let shown = |server: &NginxServer<'d>| {
-            let names = ["ssl_verify_client", "ssl_client_certificate", "ssl_trusted_certificate", "ssl_crl"];
-            names.map(|name| server.scope.effective(name).map(|one| one.args.clone()))
-        };
-        if default.is_some_and(|default| shown(default) == shown(server)) {
-            return None;
-        }
-        self.ledger.mark_impossible(
-            asks.entry,
-            "the default site, in which its routes stand, asks for other certificates: its hosts are refused (403)",
-        );
-        Some(asks.entry)
-    }
-
-    /// Returns the route that refuses requests without `Host`, if they are not for the default server.
-    fn close_hostless_requests(
-        &self,
-        servers: &[&NginxServer<'d>],
-        default: Option<usize>,
-    ) -> Option<TomlSection> {
-        let at = servers.iter().position(|server| server.has_empty_name)?;
-        if Some(at) == default {
-            return None;
-        }
-        let names = servers[at].scope.innermost_last("server_name").unwrap_or(servers[at].block);
-        let reason =
-            "requests without Host, by HTTP/1.0, are for this server in nginx: they are refused (403)";
-        self.ledger.mark_different(names.entry, reason);
-        let mut route = TomlSection::default();
-        RouteCondition::none_of(&[RouteCondition::on_value("header", "Host", "~ .".to_owned())])
-            .write(&mut route);
-        route.comment("Requests without Host, which are for another server in nginx.");
-        route.set("respond", TomlItem::Number(403));
-        Some(route)
-    }
-
     /// Writes the hosts of a site; returns false if other sites have all of them.
     fn write_hosts(
         &self,
@@ -575,196 +471,9 @@ fn server_groups(servers: &[NginxServer<'_>]) -> Vec<usize> {
     groups
 }
 
-/// Whether a server only redirects to `https`, which sites with TLS do automatically.
-fn is_redundant_redirect(server: &NginxServer<'_>, all: &[&NginxServer<'_>]) -> bool {
-    let covers =
-        |host: &String| all.iter().any(|other| other.has_tls_address() && other.hosts.contains(host));
-    server.same_site_https_redirect().is_some() && !server.hosts.is_empty() && server.hosts.iter().all(covers)
-}
-
-/// Whether a server does nothing but reject the handshakes of hosts that no other server names: Komainu does so where an
-/// address has no default site.
-fn is_only_rejecting(server: &NginxServer<'_>) -> bool {
-    server.rejects_handshakes()
-        && !server.has_plain_address()
-        && server.hosts.is_empty()
-        && server.expressions.is_empty()
-}
-
-/// Whether handshakes of hosts that no server names are rejected at an address with TLS alone.
-fn rejects_unknown_hosts(all: &[&NginxServer<'_>]) -> bool {
-    unknown_hosts_rejected(all).any(|rejects| rejects)
-}
-
-/// Returns for each address with TLS whether handshakes of hosts that no server names are rejected there.
-fn unknown_hosts_rejected(all: &[&NginxServer<'_>]) -> impl Iterator<Item = bool> {
-    let rejects = |address: &ListenAddress| {
-        let default = default_server_at(all, &address.text).map(|at| all[at]);
-        default.is_some_and(|server| server.rejects_handshakes() && !server.has_plain_address())
-    };
-    all.iter().flat_map(|server| &server.addresses).filter(|address| address.tls).map(rejects)
-}
-
 /// A site, the index of its server, and its addresses; `None` if it has those of the top level.
 struct ServerSite {
     server: usize,
     site: SiteDraft,
     addresses: Option<Vec<ListenAddress>>,
-}
-
-/// Addresses at which a server answers in the same way.
-struct AddressKind {
-    /// The hosts for which it answers; `None` where it is the default server.
-    hosts: Option<Vec<String>>,
-    /// Whether slashes are merged.
-    merges: bool,
-    /// Whether a server asks clients for certificates: a site that asks for them refuses requests without TLS (421).
-    asks: bool,
-    reach: AddressReach,
-    /// The servers that listen there.
-    servers: Vec<usize>,
-    addresses: Vec<ListenAddress>,
-}
-
-/// Returns the addresses of a server, by what it does there. `taken` are addresses with hosts for which servers before it
-/// answer.
-fn address_kinds(all: &[&NginxServer<'_>], at: usize, taken: &[(String, String)]) -> Vec<AddressKind> {
-    let server = all[at];
-    let mut kinds: Vec<AddressKind> = Vec::new();
-    for address in &server.addresses {
-        let servers: Vec<usize> =
-            (0..all.len()).filter(|other| all[*other].address(&address.text).is_some()).collect();
-        // Where the default server rejects handshakes, there is no default site.
-        let is_default = default_server_at(all, &address.text) == Some(at)
-            && !(address.tls && server.rejects_handshakes());
-        let hosts = (!is_default).then(|| {
-            let is_free = |host: &&String| !taken.contains(&(address.text.clone(), (*host).clone()));
-            server.hosts.iter().filter(is_free).cloned().collect::<Vec<String>>()
-        });
-        let merges = merges_at(all, server, address);
-        let asks = address.tls && servers.iter().any(|other| all[*other].asks_for_certificates());
-        let is_same = |known: &&mut AddressKind| {
-            known.hosts == hosts
-                && known.merges == merges
-                && known.asks == asks
-                && known.reach == address.reach
-                && (hosts.is_some() || known.servers == servers)
-        };
-        match kinds.iter_mut().find(is_same) {
-            Some(known) => known.addresses.push(address.clone()),
-            None => kinds.push(AddressKind {
-                hosts,
-                merges,
-                asks,
-                reach: address.reach,
-                servers,
-                addresses: vec![address.clone()],
-            }),
-        }
-    }
-    kinds
-}
-
-/// Whether each address needs sites of its own, because servers that share some of their addresses would answer at others
-/// too.
-fn address_selects_server(all: &[&NginxServer<'_>]) -> bool {
-    let addresses = || all.iter().flat_map(|server| &server.addresses);
-    let asks_at_some = |server: &&NginxServer<'_>| {
-        server.asks_for_certificates() && server.has_tls_address() && server.has_plain_address()
-    };
-    let rejects_at_some = rejects_unknown_hosts(all) && unknown_hosts_rejected(all).any(|rejects| !rejects);
-    let merges = |wanted: bool| {
-        all.iter().any(|server| server.addresses.iter().any(|one| merges_at(all, server, one) == wanted))
-    };
-    let merges_at_some = merges(true) && merges(false);
-    if addresses().any(|address| address.reach != AddressReach::All)
-        || all.iter().any(asks_at_some)
-        || rejects_at_some
-        || merges_at_some
-    {
-        return true;
-    }
-    if !all.iter().any(|server| server.has_tls_address()) {
-        let texts = |server: &NginxServer<'_>| {
-            let mut texts: Vec<String> =
-                server.addresses.iter().map(|address| address.text.clone()).collect();
-            texts.sort();
-            texts.dedup();
-            texts
-        };
-        let defaults: Vec<Option<usize>> =
-            addresses().map(|address| default_server_at(all, &address.text)).collect();
-        return all.iter().any(|server| texts(server) != texts(all[0]))
-            || defaults.iter().any(|default| *default != defaults[0]);
-    }
-    // Sites with TLS redirect from addresses without, and sites without TLS answer at no address with it.
-    let is_kept =
-        |server: &&&NginxServer<'_>| !is_redundant_redirect(server, all) && !is_only_rejecting(server);
-    let kept: Vec<&NginxServer<'_>> = all.iter().filter(is_kept).copied().collect();
-    let default = default_server(&kept).filter(|_| !rejects_unknown_hosts(all)).map(|at| kept[at]);
-    let is_same = |one: &NginxServer<'_>, other: &NginxServer<'_>| one.block.entry == other.block.entry;
-    addresses().any(|address| {
-        let answers = |server: &NginxServer<'_>| match address.tls {
-            true => server.has_tls_address() && !server.rejects_handshakes(),
-            false => server.has_plain_address(),
-        };
-        let is_elsewhere = |server: &&NginxServer<'_>| {
-            server.address(&address.text).is_none() && server.any_https_redirect().is_none()
-        };
-        let here = default_server_at(all, &address.text).map(|at| all[at]);
-        let other_default = default.filter(|server| here.is_some_and(|here| !is_same(here, server)));
-        // Only a default site of the address has its routes.
-        let needs_default = |here: &NginxServer<'_>| {
-            here.hosts.is_empty() && answers(here) && here.any_https_redirect().is_none()
-        };
-        let lacks_site = other_default.is_some() && here.is_some_and(needs_default);
-        // Routes of names by expression stand in the default site, at all of its addresses.
-        let is_in_default = |server: &NginxServer<'_>| {
-            !server.expressions.is_empty() && default.is_some_and(|default| !is_same(server, default))
-        };
-        lacks_site
-            || kept
-                .iter()
-                .filter(|server| is_elsewhere(server))
-                .any(|server| answers(server) || is_in_default(server))
-            || other_default.is_some_and(|server| answers(server) && server.any_https_redirect().is_none())
-    })
-}
-
-/// Whether a server merges slashes.
-fn merges_slashes(server: &NginxServer<'_>) -> bool {
-    server.scope.effective("merge_slashes").is_none_or(|one| one.first_arg() != "off")
-}
-
-/// Whether nginx merges slashes in requests for a server at an address. It parses the path before it knows the host, so
-/// the default server of the address decides, except with TLS, where the name in the handshake selects the server.
-fn merges_at(servers: &[&NginxServer<'_>], server: &NginxServer<'_>, address: &ListenAddress) -> bool {
-    let default = default_server_at(servers, &address.text).filter(|_| !address.tls);
-    merges_slashes(default.map_or(server, |at| servers[at]))
-}
-
-/// Returns the server for all other hosts: the default of an address, preferably one that names no host and
-/// has TLS.
-fn default_server(servers: &[&NginxServer<'_>]) -> Option<usize> {
-    let is_default = |at: usize| {
-        servers[at].addresses.iter().any(|address| {
-            let same = |other: &&NginxServer<'_>| other.addresses.iter().any(|one| one.text == address.text);
-            let flagged = servers
-                .iter()
-                .any(|other| other.addresses.iter().any(|one| one.text == address.text && one.is_default));
-            if flagged { address.is_default } else { !servers[..at].iter().any(same) }
-        })
-    };
-    let rank = |at: usize| {
-        let server = servers[at];
-        let flagged = server.addresses.iter().any(|address| address.is_default);
-        (server.hosts.is_empty(), flagged, server.has_tls_address() && server.hosts.is_empty())
-    };
-    let mut best: Option<usize> = None;
-    for at in (0..servers.len()).filter(|&at| is_default(at)) {
-        if best.is_none_or(|before| rank(at) > rank(before)) {
-            best = Some(at);
-        }
-    }
-    best
 }
