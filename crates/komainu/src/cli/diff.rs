@@ -227,11 +227,15 @@ fn compare_lists(
     }
 }
 
-/// Whether a key names a password, a token or a secret, rather than a file that contains one.
+/// Whether a key names a password, a token, a secret or a key of an API, rather than a file that contains one. A single
+/// word `key` is a directive.
 fn names_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
-    let words = ["secret", "password", "token", "authorization"];
-    words.iter().any(|word| key.contains(word)) && !key.ends_with("_file")
+    let words =
+        ["secret", "password", "passwd", "passphrase", "token", "authorization", "credential", "apikey"];
+    let is_key =
+        key.rsplit_once(['_', '-']).is_some_and(|(_, last)| last == "key") || key.contains("access_key");
+    (is_key || words.iter().any(|word| key.contains(word))) && !key.ends_with("_file")
 }
 
 /// Whether the value of a key is secret. Header fields sent to a collector are included, since they may
@@ -396,6 +400,10 @@ mod tests {
             changes("client_secret = \"x\"", "client_secret = \"y\""),
             ["~ client_secret: (hidden) -> (hidden)"]
         );
+        for name in ["API_KEY", "AWS_ACCESS_KEY_ID", "x-api-key", "MYSQL_PASSWD"] {
+            let [old, new] = [1, 2].map(|value| format!("[apps.a.env]\n{name} = \"{value}\""));
+            assert_eq!(changes(&old, &new), [format!("~ apps.a.env.{name}: (hidden) -> (hidden)")]);
+        }
         // Secrets are hidden in added tables as well as in changed ones.
         let site = "[[site]]\nhosts = [\"token.test\"]\n";
         let env = "[apps.a.env]\nDB = \"pg://me:pw@db/x\"\nSECRET_KEY = \"k\"\nkey_file = \"f\"\n";
