@@ -229,6 +229,7 @@ impl NginxScratch {
         };
         let may_lack_page = old == 403
             && (normalize_path(path).ends_with('/') || counting.iter().any(leads_to_folder))
+            && !refuses_loopback(&chain)
             && !counting.iter().any(|one| may_refuse(one));
         let is_impossible = |one: &NginxDirective| {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
@@ -454,10 +455,23 @@ fn property_after_translation(
     if is_impossible && closes { DecidedProperty::Everything } else { decided_property(directive) }
 }
 
+/// Whether the rules that apply in the innermost of these blocks refuse clients with a loopback address, like those of a
+/// comparison.
+fn refuses_loopback(chain: &[&NginxDirective]) -> bool {
+    let rules = |block: &&NginxDirective| -> Vec<(bool, bool)> {
+        let all = block.block_directives().iter().filter(|one| matches!(one.name.as_str(), "allow" | "deny"));
+        all.map(|one| (one.name == "deny", one.first_arg() == "all" || one.first_arg().starts_with("127.")))
+            .collect()
+    };
+    let innermost = chain.iter().rev().map(rules).find(|rules| !rules.is_empty());
+    innermost
+        .is_some_and(|rules| rules.into_iter().find(|(_, is_it)| *is_it).is_some_and(|(denies, _)| denies))
+}
+
 /// Whether a directive may answer 403 to a request for a directory, with or without an index page.
 fn may_refuse(directive: &NginxDirective) -> bool {
     match directive.name.as_str() {
-        "deny" | "limit_except" | "auth_request" | "internal" | "valid_referers" => true,
+        "limit_except" | "auth_request" | "internal" | "valid_referers" => true,
         "return" => directive.first_arg() == "403",
         _ => false,
     }

@@ -1,5 +1,6 @@
 //! Hosts that `hosts` of a site cannot name, and requests without a host: their routes stand in the default site.
 
+use super::address_kinds::merges_slashes;
 use super::server::{AddressReach, HostExpression, NginxServer};
 use super::translation::Translation;
 use crate::conditions::{RouteCondition, close_route};
@@ -42,18 +43,31 @@ impl<'d> Translation<'d> {
                 }
                 _ => None,
             };
+            let speaks_tls = address.and_then(|text| servers[at].address(text)).map(|address| address.tls);
+            let speaks_tls = speaks_tls.unwrap_or_else(|| servers[at].has_tls_address());
+            let merges = merges_slashes(servers[at]);
+            // With TLS, the server itself decides about slashes in nginx, and the default site here.
+            let merges_otherwise =
+                speaks_tls && default.is_none_or(|at| merges_slashes(servers[at])) != merges;
             let lost = reach(at).or(lost.map(|one| one.entry)).or_else(|| {
-                let speaks_tls =
-                    address.and_then(|text| servers[at].address(text)).map(|address| address.tls);
-                let speaks_tls = speaks_tls.unwrap_or_else(|| servers[at].has_tls_address());
-                speaks_tls
-                    .then(|| self.other_client_certificates(servers[at], default.map(|at| servers[at])))?
+                let default = default.map(|at| servers[at]);
+                let asks = speaks_tls.then(|| self.other_client_certificates(servers[at], default)).flatten();
+                asks.or_else(|| {
+                    (merges_otherwise && !merges).then(|| self.report_kept_slashes(servers[at]))?
+                })
             });
             let mut own = if lost.is_some() {
                 Vec::new()
             } else {
                 self.server_routes(&servers[at].scope, servers[at].block.entry)
             };
+            if lost.is_none() && merges_otherwise {
+                let mut refusal = TomlSection::default();
+                refusal.set_text("path", "~ //");
+                refusal.comment("Paths whose slashes nginx merges, as this server is not the default one.");
+                refusal.set("respond", TomlItem::Number(403));
+                own.insert(0, refusal);
+            }
             // Requests without a route must not reach the default server.
             let mut last = TomlSection::default();
             match lost {
@@ -67,6 +81,16 @@ impl<'d> Translation<'d> {
             routes.extend(own);
         }
         routes
+    }
+
+    /// Returns the directive by which a server keeps slashes that the default site merges, and reports it.
+    fn report_kept_slashes(&self, server: &NginxServer<'d>) -> Option<EntryIndex> {
+        let kept = server.scope.effective("merge_slashes")?;
+        self.ledger.mark_impossible(
+            kept.entry,
+            "the default site, in which its routes stand, merges slashes: its hosts are refused (403)",
+        );
+        Some(kept.entry)
     }
 
     /// Returns the directive by which a server asks clients for certificates that the default site does not ask for, and
