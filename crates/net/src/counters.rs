@@ -52,6 +52,8 @@ pub struct Counters {
     pub quic_retries: Counter,
     /// New QUIC connections that were ignored or refused, because there are too many.
     pub quic_refused: Counter,
+    /// QUIC packets of no connection that were dropped, because there were too many.
+    pub quic_dropped: Counter,
 }
 
 impl Counters {

@@ -12,6 +12,7 @@
 mod identifiers;
 mod keys;
 mod tokens;
+mod unsolicited;
 mod handshake;
 mod timers;
 mod succession;

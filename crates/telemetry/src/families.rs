@@ -373,6 +373,11 @@ fn server(gauges: &Gauges) -> Vec<Family> {
             "New QUIC connections ignored or refused, because there are too many.",
             sum(&|core| core.quic_refused.value()),
         ),
+        count(
+            "komainu_quic_dropped_packets",
+            "HTTP/3 packets of no connection that were dropped, because there were too many.",
+            sum(&|core| core.quic_dropped.value()),
+        ),
         count("komainu_connections", "Connections accepted.", sum(&|core| core.connections.value())),
         count(
             "komainu_invalid_requests",

@@ -80,7 +80,7 @@ const GROWTH_KIB_MAX: u64 = 32 * 1024;
 /// Requests before memory is measured.
 const WARM_UP: u64 = 100;
 
-struct StopOnDrop<'s>(&'s AtomicBool);
+pub(crate) struct StopOnDrop<'s>(pub(crate) &'s AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {

@@ -14,6 +14,7 @@ mod rig;
 
 mod connections;
 mod endings;
+mod floods;
 mod guards;
 mod h3_origin;
 mod hostile;

@@ -269,6 +269,19 @@ impl RawClient {
         }
     }
 
+    /// Makes Initial packets as they come from `count` clients that all name this token, which the server has not given.
+    pub(crate) fn forged_initials(server: SocketAddr, token: &[u8], count: u64) -> Vec<Vec<u8>> {
+        let mut client = RawClient::new(server, Windows::default());
+        client.token = token.to_vec();
+        let frames = crypto(0, &client.hello[..HELLO_PIECE_BYTES.min(client.hello.len())]);
+        let forge = |number: u64| {
+            client.peer = number.to_be_bytes().to_vec();
+            client.take_initial_keys();
+            client.initial(&frames)
+        };
+        (1 << 40..(1 << 40) + count).map(forge).collect()
+    }
+
     fn take_initial_keys(&mut self) {
         self.spaces[0].keys = Some(suite().keys(&self.peer, Side::Client, Version::V1));
     }

@@ -23,6 +23,7 @@ use super::succession;
 use super::timers::ConnectionTimers;
 use super::tokens::UsedTokens;
 use super::udp_socket::QuicUdpSocket;
+use super::unsolicited::{LimitedKeys, UnsolicitedBudget};
 use crate::core::Core;
 use crate::h3::{
     Acknowledgements, CountingFactory, QUIC_VERSION, QuicClock, REQUESTS_MAX, SEGMENTS_MAX,
@@ -177,6 +178,7 @@ pub(super) struct QuicEndpoint {
     /// Number of this process among those that have passed the socket on.
     pub(super) generation: u8,
     pub(super) identifiers: IdentifierGenerator,
+    pub(super) unsolicited: Arc<UnsolicitedBudget>,
     /// Readable when a successor has sent something.
     pub(super) channel: Rc<Source>,
     /// Tells when the process that has passed the socket on has ended.
@@ -210,7 +212,9 @@ impl QuicEndpoint {
         config.supported_versions(vec![QUIC_VERSION]);
         let own = identifiers.clone();
         config.cid_generator(move || Box::new(own.clone()));
-        let mut server = ServerConfig::new(base.clone(), keys.tokens);
+        let unsolicited = Arc::new(UnsolicitedBudget::new(keys.tokens.clone()));
+        let limited_keys = LimitedKeys { base: base.clone(), budget: unsolicited.clone() };
+        let mut server = ServerConfig::new(Arc::new(limited_keys), keys.tokens);
         let mut tokens = ValidationTokenConfig::default();
         tokens.log(Arc::new(UsedTokens::default())).sent(TOKENS_PER_CONNECTION).lifetime(TOKEN_LIFETIME);
         server.validation_token_config(tokens);
@@ -236,6 +240,7 @@ impl QuicEndpoint {
             next_handshake: Cell::new(0),
             generation,
             identifiers,
+            unsolicited,
             channel,
             predecessor: predecessor_end,
             buffer: Cell::default(),

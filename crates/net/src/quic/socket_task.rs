@@ -20,6 +20,9 @@ use crate::permit::{ConnectionPermit, TurnedAway};
 use crate::service::{Engine, Service};
 use crate::source::{GONE, READ};
 
+/// Cost of examining a packet that belongs to no connection against [`TURN_BYTES_MAX`], so that floods leave turns to
+/// others.
+const UNSOLICITED_WEIGHT_BYTES: usize = 8 * 1024;
 /// Handshakes in progress from which clients must prove their addresses first (RFC 9000 section 8.1.2).
 const HANDSHAKES_UNPROVEN_MAX: usize = 64;
 
@@ -51,6 +54,9 @@ impl QuicEndpoint {
                     }
                 });
             }
+            let unsolicited = self.unsolicited.take_counts();
+            engine.context.counters.quic_dropped.add(unsolicited.dropped);
+            received += unsolicited.examined as usize * UNSOLICITED_WEIGHT_BYTES;
         }
         false
     }
@@ -100,6 +106,9 @@ impl QuicEndpoint {
         meta: &PacketMeta,
         packet: BytesMut,
     ) {
+        if !self.unsolicited.admits(meta.client, &packet, self.core.now()) {
+            return;
+        }
         let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
         let mut out = self.take_buffer();
         out.clear();

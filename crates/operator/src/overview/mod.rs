@@ -171,6 +171,7 @@ pub(crate) fn connections(cores: &[Arc<Counters>]) -> Value {
         "http3_requests": sum(|core| core.http3_requests.value()),
         "quic_retries": sum(|core| core.quic_retries.value()),
         "quic_refused": sum(|core| core.quic_refused.value()),
+        "quic_dropped": sum(|core| core.quic_dropped.value()),
     })
 }
 
