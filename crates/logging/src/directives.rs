@@ -111,7 +111,7 @@ directives! {
         /// | `$version` | `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0` or `HTTP/3.0` |
         /// | `$referer`, `$user_agent` | these fields of the request |
         /// | `$status` | status of the response; 499 if the client closed the connection before it |
-        /// | `$body_bytes`, `$request_bytes` | bytes of the response's content, and of the request's that were read |
+        /// | `$body_bytes`, `$request_bytes` | bytes of the response's content that the client's connection has taken, and of the request's that were read; of a WebSocket, all bytes after the handshake |
         /// | `$duration_ms`, `$request_time` | from the complete request head to the end of the response, in ms or s |
         /// | `$first_byte_ms` | from the complete request head to the head of the response |
         /// | `$queue_ms` | time in the queue for an upstream server or an application worker |

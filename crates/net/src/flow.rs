@@ -123,7 +123,9 @@ impl Exchange<'_> {
     /// # Errors
     /// Fails if the client is gone.
     pub fn try_read_raw(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Fault> {
-        self.lane.try_read_raw(buffer)
+        let read = self.lane.try_read_raw(buffer)?;
+        self.state.body_read += read.unwrap_or(0) as u64;
+        Ok(read)
     }
 
     /// Releases memory before a wait that may be long. Only for upgraded connections.

@@ -196,7 +196,7 @@ async fn read_head(conn: &mut Conn) -> Result<ReadOutcome, Fault> {
 /// Serves one request. Returns false if the connection must be closed at once.
 async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> bool {
     conn.begin_request();
-    let answered;
+    let mut is_kept;
     // The block drops the state in place; `drop` would move it.
     {
         let mut state = RequestState::new(conn.peer, conn.direct_client(), conn.link.core().now_us());
@@ -216,18 +216,26 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> bool {
         };
         conn.request_bytes = state.filters.weight_bytes();
         let ended = served.and_then(|()| Exchange::new(&mut state, Lane::H1(conn)).end(&Fields::new()));
-        let fault = ended.err();
-        answered = match &fault {
+        let mut fault = ended.err();
+        is_kept = match &fault {
             None => true,
             Some(fault) => complete_failed_exchange(conn, &mut state, fault).await,
         };
         conn.request_bytes = 0;
         conn.kept_until_sent = state.kept_until_sent.take();
+        if fault.is_none() && awaits_delivery(conn, &state) {
+            state.release_handler();
+            fault = flush_output(conn).await.err();
+            is_kept = fault.is_none();
+        }
+        if !is_kept {
+            state.subtract_undelivered(conn.backlog() as u64 + conn.overflow.unread_bytes());
+        }
         engine.context.counters.requests.add(1);
         let request = Request::of(&state, conn.head());
         engine.service.log(&state.record(Some(request), fault.as_ref(), &engine.context.core));
     }
-    if !answered {
+    if !is_kept {
         return false;
     }
     conn.served = conn.served.saturating_add(1);
@@ -240,6 +248,13 @@ async fn serve<S: Service>(engine: &Rc<Engine<S>>, conn: &mut Conn) -> bool {
         conn.buffers.input.next_head();
     }
     true
+}
+
+/// Whether the record of a complete response is made when the client has got it. A client that has not sent its whole
+/// request may read nothing before.
+fn awaits_delivery(conn: &Conn, state: &RequestState) -> bool {
+    let is_behind = conn.overflow.is_some() || state.is_large() && conn.backlog() > 0;
+    is_behind && conn.buffers.machine.body_ended()
 }
 
 /// Completes the exchange of a failed handler: sends an error page if no response has begun. Returns false if

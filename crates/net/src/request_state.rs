@@ -30,6 +30,10 @@ pub(crate) enum ReplyState {
     Suppressed,
 }
 
+/// Size of a response up to which its record is made before the client has got it, in bytes: small responses usually leave
+/// together with others.
+const BODY_BYTES_SMALL: u64 = 64 * 1024;
+
 /// Treatment of a handler's error response.
 #[derive(Default)]
 pub(crate) enum Interception {
@@ -190,6 +194,22 @@ impl RequestState {
         }
         self.body_sent += len;
         remaining_after(size, len).map(Some)
+    }
+
+    /// Whether the record of the request is made when the client has got its response.
+    pub(crate) fn is_large(&self) -> bool {
+        self.body_sent > BODY_BYTES_SMALL
+    }
+
+    /// Releases everything that only the handler needs, before a wait for the client.
+    pub(crate) fn release_handler(&mut self) {
+        self.handler_permit = None;
+        self.upgraded = None;
+    }
+
+    /// Corrects the size of the response by what its client has not got.
+    pub(crate) fn subtract_undelivered(&mut self, bytes: u64) {
+        self.body_sent = self.body_sent.saturating_sub(bytes);
     }
 
     /// Completes the response body.

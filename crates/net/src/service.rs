@@ -74,14 +74,15 @@ pub struct RequestRecord<'x> {
     pub tls: Option<&'x TlsSession>,
     /// Status of the response; 499 if the client disconnected before it.
     pub status: Status,
-    /// Size of the response body, in bytes.
+    /// Bytes of the response body that the client's connection has taken, of an upgraded connection all bytes sent after
+    /// the switch. Of a small body whose client has left, some may not have been taken.
     pub body_bytes: u64,
-    /// Time from the complete request head to the end of the handler, in microseconds; 0 for requests served
-    /// in one turn of the engine.
+    /// Time from the complete request head to the end of the handler, or of a large response, in microseconds; 0 for
+    /// requests served in one turn of the engine.
     pub duration_us: u64,
     /// Time from the complete request head to the response head, in microseconds; 0 if there was none.
     pub first_byte_us: u64,
-    /// Bytes of the request body that were read.
+    /// Bytes of the request body that were read, of an upgraded connection all bytes received after the switch.
     pub request_bytes: u64,
     /// Information reported by handlers.
     pub notes: &'x RequestNotes,

@@ -231,7 +231,6 @@ fn stream_task<S: Service>(
 ) -> impl Future<Output = ()> {
     async move {
         let (kept, is_whole) = serve_stream(&engine, &mut lane, refused).await;
-        lane.hold(0);
         // The connection's task sends the rest; a client that does not read it loses the stream.
         let is_sent = is_whole && lane.flush().await.is_ok();
         drop(kept);
@@ -265,8 +264,8 @@ async fn serve_stream<S: Service>(
         }
     };
     let mut exchange = Exchange::new(&mut state, Lane::Stream(lane));
-    let fault = served.and_then(|()| exchange.end(&Fields::new())).err();
-    let is_whole = match &fault {
+    let mut fault = served.and_then(|()| exchange.end(&Fields::new())).err();
+    let mut is_whole = match &fault {
         None => true,
         Some(fault) if exchange.state.reply == ReplyState::Unsent => exchange.answer_fault(fault).await,
         Some(_) => matches!(exchange.state.reply, ReplyState::Done | ReplyState::Body(BodySize::None)),
@@ -274,6 +273,17 @@ async fn serve_stream<S: Service>(
     if is_whole && fault.is_some() {
         // The response was complete before its handler failed, or is the error page.
         let _ = exchange.end(&Fields::new());
+    }
+    lane.hold(0);
+    if is_whole && (state.is_large() || lane.overflow.is_some()) {
+        state.release_handler();
+        if let Err(failed) = lane.flush().await {
+            is_whole = false;
+            fault = fault.or(Some(failed));
+        }
+    }
+    if !is_whole {
+        state.subtract_undelivered(lane.undelivered_bytes());
     }
     let counters = &conn.context().counters;
     counters.requests.add(1);

@@ -25,6 +25,7 @@ mod control_tls;
 mod control_tokens;
 mod costs;
 mod crashes;
+mod delivered;
 mod escapes;
 mod file_rights;
 mod full_disk;

@@ -28,6 +28,8 @@ pub(crate) struct StreamShared {
     pub(crate) is_queued: Cell<bool>,
     /// Bytes of the file that the connection's task has read and framed.
     pub(crate) file_sent_bytes: Cell<u64>,
+    /// Bytes of the output that a reset has discarded.
+    pub(crate) discarded_bytes: Cell<usize>,
     /// Position in the connection's output of the end of the last frame.
     pub(crate) framed_position: Cell<u64>,
     /// Time for which the client may accept nothing of the response, in milliseconds.
@@ -187,6 +189,7 @@ impl StreamShared {
             output: RefCell::default(),
             is_queued: Cell::new(false),
             file_sent_bytes: Cell::new(0),
+            discarded_bytes: Cell::new(0),
             framed_position: Cell::new(0),
             write_timeout: Cell::new(Millis::ZERO),
             held_bytes: Cell::new(0),
@@ -273,6 +276,7 @@ impl StreamShared {
     /// Resets the stream: nothing more is sent or received.
     pub(crate) fn abort(&self, why: AbortReason) {
         self.reset.set(self.reset.get().or(Some(why)));
-        *self.output.borrow_mut() = StreamOutput::default();
+        let discarded = std::mem::take(&mut *self.output.borrow_mut());
+        self.discarded_bytes.set(self.discarded_bytes.get() + discarded.len());
     }
 }

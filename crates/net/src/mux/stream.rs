@@ -478,6 +478,11 @@ impl StreamLane {
         self.shared.output.borrow().len() + self.output_after_file.len()
     }
 
+    /// Returns the number of bytes that the connection has not taken: unsent, or discarded by a reset.
+    pub(crate) fn undelivered_bytes(&self) -> u64 {
+        (self.backlog() + self.shared.discarded_bytes.get()) as u64 + self.overflow.unread_bytes()
+    }
+
     async fn wait_writable(&mut self) -> Result<(), Fault> {
         self.update_memory();
         self.shared.source.clear(WRITE);
