@@ -3,14 +3,18 @@
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
+use crate::floods::counted;
 use crate::hostile::{endure, endure_within, serve_big, serve_files};
 use crate::raw::{self, INITIAL_BYTES, Level, RawClient, acknowledgement, crypto, frame, kind, stream};
-use crate::rig::Rig;
+use crate::requests::{A, connect};
+use crate::rig::{Rig, eventually};
 
 /// Error codes of QUIC (RFC 9000 section 20.1).
 const CONNECTION_ID_LIMIT: u64 = 0x9;
 const PROTOCOL_VIOLATION: u64 = 0xa;
 const CRYPTO_BUFFER_EXCEEDED: u64 = 0xd;
+/// The TLS alert unexpected_message as an error of QUIC (RFC 9001 section 4.8).
+const UNEXPECTED_MESSAGE: u64 = 0x10a;
 /// Error code of HTTP/3.
 const EXCESSIVE_LOAD: u64 = 0x107;
 
@@ -106,17 +110,19 @@ fn connection_identifiers_of_a_client_are_bounded() {
         frame
     };
     endure(&rig, || {
-        // What the server retires is never acknowledged.
-        let mut client = RawClient::connect(rig.address);
-        client.acknowledges = false;
-        for number in 1..20_000 {
-            let frames = identifier(number, number);
-            client.send_frames(&frames);
-            if number % 20 == 0 {
-                client.receive_all();
-            }
-            if client.closed.is_some() {
-                break;
+        // What the server retires is acknowledged, or never.
+        for acknowledges in [true, false] {
+            let mut client = RawClient::connect(rig.address);
+            client.acknowledges = acknowledges;
+            for number in 1..20_000 {
+                let frames = identifier(number, number);
+                client.send_frames(&frames);
+                if number % 20 == 0 {
+                    client.receive_all();
+                }
+                if client.closed.is_some() {
+                    break;
+                }
             }
         }
         // More at once than the server allows.
@@ -132,7 +138,8 @@ fn connection_identifiers_of_a_client_are_bounded() {
 
 #[test]
 fn retired_identifiers_are_replaced_one_by_one() {
-    let rig = serve_big();
+    // Connections without requests stay open.
+    let rig = serve_files("timeouts = { head = \"10m\" }");
     endure(&rig, || {
         let mut client = RawClient::connect(rig.address);
         for _ in 0..3_000 {
@@ -143,6 +150,34 @@ fn retired_identifiers_are_replaced_one_by_one() {
             assert_eq!(client.closed, None);
         }
         is_served(&mut client, 0);
+    });
+}
+
+/// Each is replaced, and the replacements wait at the server until the client acknowledges packets.
+#[test]
+fn identifiers_retired_without_acknowledgements_end_the_connection() {
+    // Connections without requests and without acknowledgements stay open.
+    let rig = serve_files(
+        "threads = 1\ntimeouts = { head = \"10m\", idle = \"10m\", write = \"10m\" }\n[control]\nlisten = \"unix:control.sock\"",
+    );
+    let open = || counted(&rig, "komainu_connections_open");
+    endure(&rig, || {
+        let mut other = connect(&rig);
+        let before = open();
+        let mut client = RawClient::connect(rig.address);
+        client.receive_all();
+        client.acknowledges = false;
+        assert_eq!(open(), before + 1);
+        // The server gives 8 at once; packets name the first of them.
+        for first in (1..1_000).step_by(7) {
+            let retire = |number| frame(kind::RETIRE_CONNECTION_ID, &[number]);
+            client.send_frames(&(first..first + 7).flat_map(retire).collect::<Vec<u8>>());
+            // The server gives new ones before it answers.
+            assert_eq!(other.ask("GET", "/small", &[A], b"").status, 200);
+            client.receive_all();
+        }
+        // A client that lets nothing through is told nothing either.
+        eventually("the connection has ended", || open() == before);
     });
 }
 
@@ -244,6 +279,21 @@ fn handshake_data_with_gaps_and_without_end_is_bounded() {
     });
 }
 
+/// RFC 9001 sections 4.1.3 and 6.
+#[test]
+fn handshake_data_after_the_handshake_ends_the_connection() {
+    let rig = serve_big();
+    endure(&rig, || {
+        for messages in [&b"x"[..], &[24, 0, 0, 1, 0], &[1, 0, 0, 4, 3, 3, 0, 0]] {
+            let mut client = RawClient::connect(rig.address);
+            assert_eq!(client.ended_by(&crypto(0, messages)), (UNEXPECTED_MESSAGE, false), "{messages:?}");
+        }
+        let mut client = flood(&rig, &crypto(0, b"").repeat(300), 5_000);
+        assert_eq!(client.closed, None);
+        is_served(&mut client, 0);
+    });
+}
+
 /// A packet of a version that nobody knows, with an identifier that ends with `mark`.
 fn unknown_version(len: usize, mark: u8) -> Vec<u8> {
     let mut packet = vec![0xc3, 0x1a, 0x2a, 0x3a, 0x4a, 8, 1, 2, 3, 4, 5, 6, 7, mark, 0];
@@ -339,11 +389,29 @@ fn floods_of_frames_without_effect_hold_nothing() {
         let challenge = [&[kind::PATH_CHALLENGE][..], &[7; 8]].concat().repeat(100);
         // MAX_DATA, DATA_BLOCKED, STREAMS_BLOCKED.
         let rest = [frame(0x10, &[1 << 30]), frame(0x14, &[1]), frame(0x16, &[100])].concat().repeat(100);
-        for frames in [vec![kind::PING; 1_000], challenge, rest] {
+        // MAX_STREAM_DATA, MAX_STREAMS, STREAM_DATA_BLOCKED.
+        let streams =
+            [frame(0x11, &[0, 1 << 29]), frame(0x12, &[200]), frame(0x13, &[200]), frame(0x15, &[0, 1])];
+        for frames in [vec![kind::PING; 1_000], challenge, rest, streams.concat().repeat(50)] {
             let mut client = flood(&rig, &frames, 5_000);
             assert_eq!(client.closed, None, "{}", frames[0]);
             is_served(&mut client, 0);
         }
+        // Acknowledgements of the same packets again and again.
+        let mut client = RawClient::connect(rig.address);
+        client.receive_all();
+        let frames = acknowledgement(&client.spaces[Level::Data as usize].received).repeat(100);
+        (0..5_000).for_each(|_| client.send_frames(&frames));
+        is_served(&mut client, 0);
+        // Packets between which others are missing.
+        for at in 0..20_000 {
+            client.spaces[Level::Data as usize].next += 1 + at % 3;
+            client.send_frames(&[kind::PING]);
+            if at % 50 == 0 {
+                client.receive(Duration::from_millis(1));
+            }
+        }
+        is_served(&mut client, 4);
         // An empty packet is an error.
         let client = flood(&rig, &[0], 100);
         assert_eq!(client.closed, None, "padding");

@@ -4,12 +4,20 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use http3::Http3Code;
 use quinn_proto::{Connection, ConnectionError, ConnectionHandle, Incoming, ServerConfig};
 
 use super::endpoint::QuicEndpoint;
 use super::inbox::ConnectionInbox;
-use crate::h3::TURN_BYTES_MAX;
+use crate::h3::{TURN_BYTES_MAX, var_int};
 use crate::source::{READ, Source};
+
+/// Identifiers that wait to be sent in place of retired ones, from which the connection ends: QUIC keeps any number of them
+/// for a client that acknowledges nothing.
+const WAITING_IDENTIFIERS_MAX: u64 = 256;
+/// Reason for closing such a connection.
+const TOO_MANY_RETIRED: &[u8] = b"too many connection identifiers were retired";
 
 /// A connection's side of its endpoint. Dropping it forgets the connection there.
 pub(super) struct QuicLink {
@@ -17,6 +25,8 @@ pub(super) struct QuicLink {
     pub(super) handle: ConnectionHandle,
     inbox: Rc<ConnectionInbox>,
     is_forgotten: Cell<bool>,
+    /// Number of identifiers that were issued after the first ones.
+    issued_identifiers: Cell<u64>,
 }
 
 impl QuicLink {
@@ -31,8 +41,14 @@ impl QuicLink {
         config: Arc<ServerConfig>,
     ) -> Result<(QuicLink, Box<Connection>), ConnectionError> {
         let (handle, quic) = endpoint.accept(&inbox, incoming, config)?;
-        let is_forgotten = Cell::new(false);
-        Ok((QuicLink { endpoint: endpoint.clone(), handle, inbox, is_forgotten }, Box::new(quic)))
+        let link = QuicLink {
+            endpoint: endpoint.clone(),
+            handle,
+            inbox,
+            is_forgotten: Cell::new(false),
+            issued_identifiers: Cell::new(0),
+        };
+        Ok((link, Box::new(quic)))
     }
 
     pub(super) fn source(&self) -> &Source {
@@ -68,6 +84,7 @@ impl QuicLink {
             let is_drained = event.is_drained();
             if let Some(answer) = self.endpoint.handle_event(self.handle, event) {
                 quic.handle_event(answer);
+                self.count_identifier(quic);
             }
             if is_drained {
                 self.is_forgotten.set(true);
@@ -80,6 +97,22 @@ impl QuicLink {
             self.endpoint.timers().schedule(self.handle.0, &self.inbox.timer, at);
         }
         sent
+    }
+
+    /// Counts an identifier issued in place of a retired one, and ends the connection if too many wait to be sent.
+    fn count_identifier(&self, quic: &mut Connection) {
+        let issued = self.issued_identifiers.get() + 1;
+        self.issued_identifiers.set(issued);
+        let sent = quic.stats().frame_tx.new_connection_id;
+        if issued.saturating_sub(sent) > WAITING_IDENTIFIERS_MAX && !quic.is_closed() {
+            quic.close(
+                self.endpoint.now(),
+                var_int(Http3Code::EXCESSIVE_LOAD),
+                Bytes::from_static(TOO_MANY_RETIRED),
+            );
+            // The connection's task ends.
+            self.inbox.source.abort();
+        }
     }
 
     fn send_packets(&self, quic: &mut Connection) -> usize {
