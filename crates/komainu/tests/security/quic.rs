@@ -33,6 +33,27 @@ fn attack(arguments: &[&str]) -> std::process::Output {
     komainu().args(["bench", "attack", "-k", "--quiet"]).args(arguments).output().unwrap()
 }
 
+/// Whether an attack has reached the server, which has served the ordinary client meanwhile, and has answered the
+/// attack as it should.
+fn has_met(attack: &serde_json::Value) -> bool {
+    let is_some = |count: &serde_json::Value| count.as_u64() > Some(0);
+    let answers_as_expected = match attack["attack"].as_str().unwrap() {
+        "h3-priority-update-flood" => is_some(&attack["connection_close"]["H3_EXCESSIVE_LOAD"]),
+        "h3-zero-window" => is_some(&attack["open"]) && attack["open"] == attack["connections"],
+        "quic-version-flood" => is_some(&attack["replies"]["Version Negotiation"]),
+        "quic-handshake-flood" => attack["replies"].as_object().unwrap().values().any(is_some),
+        "quic-garbage" => true,
+        _ => is_some(&attack["connections"]),
+    };
+    answers_as_expected
+        && attack["sent_bytes"].as_u64() > Some(1_000)
+        && is_some(&attack["during"]["responses"])
+}
+
+fn holds_little(attack: &serde_json::Value) -> bool {
+    attack["memory_bytes"].as_u64() < Some(GROWTH_BYTES_MAX)
+}
+
 #[test]
 fn server_serves_others_during_all_attacks_over_quic() {
     let mut rig = server();
@@ -45,26 +66,15 @@ fn server_serves_others_during_all_attacks_over_quic() {
     let attacks = run(&["--http3", "-d", "500ms"]);
     assert_eq!(attacks.len(), bench::attack::quic_attacks::QUIC_ATTACKS.len());
     for (attack, defined) in attacks.iter().zip(bench::attack::quic_attacks::QUIC_ATTACKS) {
-        assert_eq!(attack["attack"], defined.name);
-        assert!(attack["sent_bytes"].as_u64() > Some(1_000), "{attack}");
-        // On a busy machine the time may be too short for a response.
-        let is_answered = |attack: &serde_json::Value| attack["during"]["responses"].as_u64() > Some(0);
-        if !is_answered(attack) {
-            let again = run(&["--only", defined.name, "-d", "5s"]);
-            assert!(is_answered(&again[0]), "{}", again[0]);
+        // On a busy machine the time may be too short to see anything.
+        let mut attack = attack.clone();
+        for longer in ["5s", "20s"] {
+            if !has_met(&attack) && holds_little(&attack) {
+                attack = run(&["--only", defined.name, "-d", longer]).remove(0);
+            }
         }
-        assert!(attack["memory_bytes"].as_u64() < Some(GROWTH_BYTES_MAX), "{attack}");
-        let connections = attack["connections"].as_u64().unwrap();
-        assert!(
-            connections > 0 || ["quic-version-flood", "quic-garbage"].contains(&defined.name),
-            "{attack}"
-        );
+        assert!(has_met(&attack) && holds_little(&attack) && attack["attack"] == defined.name, "{attack}");
     }
-    let find = |name: &str| attacks.iter().find(|attack| attack["attack"] == name).unwrap();
-    assert!(find("h3-priority-update-flood")["connection_close"]["H3_EXCESSIVE_LOAD"].as_u64() > Some(0));
-    assert_eq!(find("h3-zero-window")["open"], find("h3-zero-window")["connections"]);
-    assert!(find("quic-version-flood")["replies"]["Version Negotiation"].as_u64() > Some(0));
-    assert!(find("quic-handshake-flood")["replies"].as_object().unwrap().values().any(|count| *count != 0));
     assert!(resident_bytes(&rig) > 0 && rig.child.try_wait().unwrap().is_none(), "the server is alive");
 }
 
