@@ -410,7 +410,8 @@ fn ten_thousand_requests_without_reading_hold_little() {
 fn connection_windows_that_stay_closed_hold_little() {
     let rig = serve_files("timeouts = { write = \"1s\" }");
     endure(&rig, || {
-        let mut clients: Vec<H3Client> = (0..30).map(|_| client_without_room(&rig, 1_000)).collect();
+        // A request holds 10 KiB until it ends, whatever its response: these 20 MiB together.
+        let mut clients: Vec<H3Client> = (0..20).map(|_| client_without_room(&rig, 1_000)).collect();
         for client in &mut clients {
             (0..100).for_each(|_| _ = client.send("GET", "/big", &[A], b""));
         }
