@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use quinn_proto::RttEstimator;
@@ -14,7 +14,12 @@ pub(crate) struct Acknowledgements {
     bytes: AtomicU64,
     /// Number of times at which nothing was left unacknowledged.
     complete: AtomicU64,
+    /// Whether the congestion window no longer limits what is sent.
+    is_unlimited: AtomicBool,
 }
+
+/// Congestion window of a connection that closes, in bytes.
+const UNLIMITED_WINDOW_BYTES: u64 = u64::MAX / 2;
 
 impl Acknowledgements {
     /// Returns the number of acknowledged bytes of packets.
@@ -25,6 +30,11 @@ impl Acknowledgements {
     /// Returns how often an acknowledgement has left no packet on its way.
     pub(crate) fn complete(&self) -> u64 {
         self.complete.load(Ordering::Relaxed)
+    }
+
+    /// Lets the last packet of a connection that closes leave although the window is full: QUIC would keep it.
+    pub(crate) fn lift_window(&self) {
+        self.is_unlimited.store(true, Ordering::Relaxed);
     }
 }
 
@@ -71,7 +81,8 @@ impl Controller for CountingController {
     }
 
     fn window(&self) -> u64 {
-        self.inner.window()
+        let is_unlimited = self.counted.is_unlimited.load(Ordering::Relaxed);
+        if is_unlimited { UNLIMITED_WINDOW_BYTES } else { self.inner.window() }
     }
 
     fn metrics(&self) -> ControllerMetrics {

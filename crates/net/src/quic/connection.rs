@@ -62,7 +62,9 @@ pub(super) async fn accept<S: Service>(
             engine.service.handshake_failed(Peer::Tcp(client), &failure);
         }
     };
-    let Ok((link, mut quic)) = QuicLink::accept(&endpoint, pending.inbox.clone(), incoming, config) else {
+    let accepted =
+        QuicLink::accept(&endpoint, pending.inbox.clone(), incoming, config, acknowledgements.clone());
+    let Ok((link, mut quic)) = accepted else {
         if let Some(Err(failure)) = outcome.take() {
             failed(failure);
         }

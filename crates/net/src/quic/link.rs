@@ -10,7 +10,7 @@ use quinn_proto::{Connection, ConnectionError, ConnectionHandle, Incoming, Serve
 
 use super::endpoint::QuicEndpoint;
 use super::inbox::ConnectionInbox;
-use crate::h3::{TURN_BYTES_MAX, var_int};
+use crate::h3::{Acknowledgements, TURN_BYTES_MAX, var_int};
 use crate::source::{READ, Source};
 
 /// Identifiers that wait to be sent in place of retired ones, from which the connection ends: QUIC keeps any number of them
@@ -24,6 +24,7 @@ pub(super) struct QuicLink {
     endpoint: Rc<QuicEndpoint>,
     pub(super) handle: ConnectionHandle,
     inbox: Rc<ConnectionInbox>,
+    acknowledgements: Arc<Acknowledgements>,
     is_forgotten: Cell<bool>,
     /// Number of identifiers that were issued after the first ones.
     issued_identifiers: Cell<u64>,
@@ -39,12 +40,14 @@ impl QuicLink {
         inbox: Rc<ConnectionInbox>,
         incoming: Incoming,
         config: Arc<ServerConfig>,
+        acknowledgements: Arc<Acknowledgements>,
     ) -> Result<(QuicLink, Box<Connection>), ConnectionError> {
         let (handle, quic) = endpoint.accept(&inbox, incoming, config)?;
         let link = QuicLink {
             endpoint: endpoint.clone(),
             handle,
             inbox,
+            acknowledgements,
             is_forgotten: Cell::new(false),
             issued_identifiers: Cell::new(0),
         };
@@ -124,6 +127,9 @@ impl QuicLink {
             return 0;
         }
         *self.inbox.unsent.borrow_mut() = None;
+        if quic.is_closed() {
+            self.acknowledgements.lift_window();
+        }
         let now = endpoint.now();
         let segments_max = endpoint.segments_max();
         let mut sent = 0;
