@@ -60,4 +60,5 @@ pub(crate) const TABLES: &[&[ForeignDirective]] = &[DIRECTIVES];
 pub(crate) const DIFFERENCES: &[&str] = &[
     "Certificates are obtained by Komainu with an account of its own (`[acme]`); those of Caddy are not read.",
     "Files with a leading dot are not served (`hidden` in `files`).",
+    "Names with more labels than a pattern such as `*.example.com`, and, beside a default site, names with a final dot are refused (403).",
 ];

@@ -42,7 +42,7 @@ pub(super) fn build_sites(routes: Vec<CaddyRoute>) -> Vec<SiteDraft> {
 }
 
 /// Whether all names of `host`, which may be a pattern itself, match a pattern of Caddy, whose `*` is one label.
-fn host_covers(pattern: &str, host: &str) -> bool {
+pub(super) fn host_covers(pattern: &str, host: &str) -> bool {
     let is_below = |zone: &str| host.split_once('.').is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(zone));
     pattern.eq_ignore_ascii_case(host) || pattern.strip_prefix("*.").is_some_and(is_below)
 }

@@ -30,6 +30,8 @@ mod php;
 
 mod restrictions;
 
+mod refusals;
+
 mod tls;
 
 use std::cell::Cell;
@@ -46,6 +48,7 @@ use hidden_files::HiddenFilesOutcome;
 use hosts::{CaddyRoute, build_sites, common_hosts};
 use matchers::has_no_path;
 use reader::{CaddyReader, CaddySettings};
+use refusals::ServerRefusals;
 use restrictions::{
     HARMLESS_HANDLERS, matches_folders_without_slash, matches_only_files, may_lead_to_login,
     redirects_to_slash, restricts_access, rewrites_to_found_file, uses_groups,
@@ -73,8 +76,8 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
         CaddyReader { ledger: &ledger, uses_groups: Cell::new(false), client_address: Cell::default() };
     let servers = config.at(&["apps", "http", "servers"]).map_or(&[][..], DataNode::entries);
     let clients = reader.write_trusted_proxies(servers, &mut draft);
-    // Sites whose paths must not end with dots.
-    let mut trimmed: Vec<usize> = Vec::new();
+    // Routes in front of those of a site, by its place.
+    let mut refusals: Vec<(usize, Vec<TomlSection>)> = Vec::new();
     for (at, (_, server)) in servers.iter().enumerate() {
         reader.client_address.set(clients[at]);
         let mut routes = Vec::new();
@@ -87,9 +90,10 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
         let listen = reader.write_tls((&config, server, &others), &mut sites, &mut draft);
         server.mark_impossible(&ledger, "a server has nothing like it here");
         let checks = server.get("errors").map_or_else(Vec::new, |errors| errors.manual_comments(&ledger));
-        if ignores_final_dots(server) {
-            trimmed.extend(draft.sites.len()..draft.sites.len() + sites.len());
-        }
+        let of_server = ServerRefusals::new(server, &sites);
+        refusals.extend(
+            sites.iter().enumerate().map(|(at, site)| (draft.sites.len() + at, of_server.routes(site))),
+        );
         for site in &mut sites {
             checks.iter().take(1).for_each(|check| site.section.comment(check.clone()));
             if at > 0 && !listen.is_empty() {
@@ -114,7 +118,9 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     }
     draft.hoist_shared();
     draft.move_fields_to_snippets();
-    trimmed.into_iter().for_each(|at| draft.sites[at].routes.insert(0, final_dots_route()));
+    for (at, routes) in refusals {
+        draft.sites[at].routes.splice(..0, routes);
+    }
     config.mark_impossible(
         &ledger,
         "there is nothing like it here: see docs/configuration.md for what Komainu has instead",
@@ -124,37 +130,6 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
         remarks: ledger.into_remarks(),
         general_differences: CADDY.differences,
     })
-}
-
-/// Whether matchers for paths may mean other paths with dots and spaces at the end, which some versions of Caddy ignore.
-fn ignores_final_dots(node: &DataNode) -> bool {
-    let is_bound = |path: &String| {
-        let start = path.trim_end_matches('*');
-        // `*/` is for folders, whose paths end alike for all versions.
-        path != "*/" && (start == path || start.ends_with(['.', ' ']))
-    };
-    let is_path = |(key, value): &(String, DataNode)| key == "path" && value.texts().iter().any(is_bound);
-    let in_matchers = |node: &DataNode| {
-        let sets = node.get("match").map_or(&[][..], DataNode::items);
-        let not = |set: &DataNode| {
-            let inner = set.get("not").map_or(&[][..], DataNode::items);
-            inner.iter().flat_map(DataNode::entries).any(is_path)
-        };
-        sets.iter().any(|set| set.entries().iter().any(is_path) || not(set))
-    };
-    // No file has the name of a script with a dot behind it.
-    in_matchers(node) && fastcgi_handler(node).is_none()
-        || node.items().iter().any(ignores_final_dots)
-        || node.entries().iter().any(|(_, value)| ignores_final_dots(value))
-}
-
-/// The route that refuses paths with dots and spaces at the end.
-fn final_dots_route() -> TomlSection {
-    let mut route = TomlSection::default();
-    route.comment("Matchers for paths ignore dots and spaces at the end in some versions of Caddy.");
-    route.set_text("path", "~ [. ]$");
-    route.set("respond", TomlItem::Number(403));
-    route
 }
 
 fn policy_email(policy: &DataNode) -> Option<&DataNode> {

@@ -50,7 +50,7 @@ impl CaddyReader<'_> {
                 if is_whole {
                     prefix.mark_translated(self.ledger);
                 } else {
-                    let reason = "whole segments are removed alone: of paths that begin with the same letters, Caddy removes these too";
+                    let reason = "whole segments are removed alone: paths that begin with the same letters, of which Caddy removes these too, are refused (403)";
                     prefix.mark_different(self.ledger, reason);
                 }
             }

@@ -297,6 +297,44 @@ fn caddy_route_restrictions_are_kept_or_closed() {
             &[],
         ),
         (
+            "a prefix of longer words",
+            caddy_routes(
+                "{\"handle\": [{\"handler\": \"rewrite\", \"strip_path_prefix\": \"/api\"}]}, {\"match\": [{\"path\": [\"/api-internal/*\"]}], \"handle\": [{\"handler\": \"static_response\", \"status_code\": 403}]}",
+            ),
+            &["path = \"~* ^/api[^/]\"\nrespond = 403"],
+            &[],
+        ),
+        (
+            "a prefix that a pattern cuts",
+            caddy_routes(
+                "{\"match\": [{\"path\": [\"/s*\"]}], \"handle\": [{\"handler\": \"subroute\", \"routes\": [{\"handle\": [{\"handler\": \"rewrite\", \"strip_path_prefix\": \"/s\"}]}, {\"match\": [{\"path\": [\"/ecret/*\"]}], \"handle\": [{\"handler\": \"static_response\", \"status_code\": 403}]}]}]}",
+            ),
+            &["path = \"~* ^/s[^/]\"\nrespond = 403"],
+            &[],
+        ),
+        (
+            "a prefix of whole segments",
+            caddy_routes(
+                "{\"match\": [{\"path\": [\"/api/*\"]}], \"handle\": [{\"handler\": \"rewrite\", \"strip_path_prefix\": \"/api\"}]}",
+            ),
+            &[],
+            &["[^/]"],
+        ),
+        (
+            "names of several labels",
+            caddy_server(
+                ":8080",
+                "",
+                "{\"match\": [{\"host\": [\"*.b.test\", \"x.y.b.test\"]}], \"handle\": [{\"handler\": \"file_server\", \"root\": \"/srv\"}]}, {\"handle\": [{\"handler\": \"static_response\", \"status_code\": 403}]}",
+            ),
+            &[
+                "header = { Host = '~* [^.:][.][^.:]+[.]b\\.test[.]?(:|$)' }",
+                "not = { host = [\"x.y.b.test\"] }",
+                "header = { Host = \"~ [.](:|$)\" }\nrespond = 403",
+            ],
+            &[],
+        ),
+        (
             "passwords",
             caddy_routes(
                 "{\"handle\": [{\"handler\": \"authentication\", \"providers\": {\"http_basic\": {\"accounts\": []}}}]}",
