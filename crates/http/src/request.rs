@@ -87,7 +87,7 @@ impl RequestHead {
         let method_end = start + *first;
         match window.get(method_end) {
             None => return Ok(false),
-            Some(b' ') if method_end > start => {}
+            Some(b' ') if Method::is_name(&window[start..method_end]) => {}
             Some(0x16) if method_end == start => {
                 return Err(Reject::bad_request("TLS on a port without TLS"));
             }

@@ -149,7 +149,7 @@ fn request_line(
 ) -> Result<Option<Reject>, HeadError> {
     let bytes = &block.bytes[..];
     let method = pseudo.method.ok_or(Malformed("request without :method"))?;
-    if !scan::is_token(method.of(bytes)) {
+    if !Method::is_name(method.of(bytes)) {
         return Err(Malformed("invalid method"));
     }
     head.method = Method::of(method.of(bytes));

@@ -294,7 +294,7 @@ fn caddy_hosts_have_the_routes_of_their_patterns() {
         routes(&[&admin, &all, &files]),
         &[
             "hosts = [\"a.test\"]\ntls = \"auto\"\n\n[[site.route]]\npath = \"~* ^/admin\"\nrespond = { status = 403 }\n\n[[site.route]]\npath = \"~* ^/secret\"\nrespond = { status = 403 }\n\n[[site.route]]\nfiles",
-            "hosts = [\"*.test\"]\ntls = \"auto\"\n\n[[site.route]]\npath = \"~* ^/secret\"",
+            "header = { Host = \"~* [^.:][.][^.:]+[.]test[.]?(:|$)\" }\nrespond = 403\n\n[[site.route]]\npath = \"~* ^/secret\"",
         ],
         &["A.test"],
     )];

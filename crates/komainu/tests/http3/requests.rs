@@ -12,6 +12,7 @@ use crate::certified;
 use crate::h3_client::{H3Client, client_config};
 use crate::origin::{Origin, answer};
 use crate::rig::{Rig, eventually};
+use crate::weather::{Network, Weather};
 
 /// Starts a server with one site `a.test` and these routes.
 pub(crate) fn serve(routes: &str) -> Rig {
@@ -205,5 +206,28 @@ fn urgent_responses_are_sent_first() {
             whole.is_some()
         });
         assert_eq!(whole.unwrap().0, "u=0", "asked for {first} and then {second}");
+    }
+}
+
+/// A download fills a slow line for a minute; what is asked for meanwhile does not wait for its end.
+#[test]
+fn small_responses_do_not_wait_for_a_download() {
+    let rig = serve_with("", "[[site.route]]\nfiles = \"www\"", |folder| {
+        folder.write("www/large.bin", vec![b'x'; 60_000_000]).write("www/small", vec![b'y'; 5_000]);
+    });
+    let network = Network::start(rig.address, Weather::slow(1_000_000), fastrand::Rng::with_seed(1));
+    let mut transport = TransportConfig::default();
+    transport.stream_receive_window(VarInt::from_u32(16_000_000));
+    let mut client = H3Client::begin(network.address, "a.test", client_config(&[b"h3"], transport));
+    client.drive("the handshake", |client| client.is_connected);
+    let large = client.send("GET", "/large.bin", &[A, ("priority", "u=3")], b"");
+    client.drive("much of the download", |client| client.response(large).content.len() > 2_000_000);
+    for priority in ["u=3", "u=3, i", "u=0", "u=0, i"] {
+        let small = client.send("GET", "/small", &[A, ("priority", priority)], b"");
+        client.drive_within(Duration::from_secs(60), "the small response", |client| {
+            client.response(small).is_whole
+        });
+        assert_eq!(client.response(small).content.len(), 5_000, "{priority}");
+        assert!(!client.response(large).is_whole, "{priority}");
     }
 }

@@ -364,7 +364,6 @@ impl QuicEndpoint {
             .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
             .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
             .send_window(SEND_WINDOW_BYTES)
-            .send_fairness(false)
             .crypto_buffer_size(CRYPTO_BYTES_MAX)
             .datagram_receive_buffer_size(None)
             .mtu_discovery_config(Some(MtuDiscoveryConfig::default()))
