@@ -110,7 +110,9 @@ impl<'d> Translation<'d> {
         let server_place = LocationPlace::for_server(server);
         let phase = self.translate_rewrite_phase(&server_place, &around);
         let continues = phase.continues;
-        let mut routes = self.finish_routes(self.line_feed_route(server), server);
+        let odd = self.odd_addresses_route(server).into_iter().collect();
+        let mut routes = self.finish_routes(odd, server);
+        routes.extend(self.finish_routes(self.line_feed_route(server), server));
         routes.extend(self.finish_routes(phase.into_final_routes(), server));
         if !continues {
             places.iter().for_each(|place| self.report_unreached(place.scope.innermost()));
