@@ -1,7 +1,9 @@
 //! Translation of access control and limits: `allow`, `auth_basic`, `limit_req`, sizes and timeouts.
 
 use super::directive::Part;
-use super::scope::{Scope, field_name, format_duration, parse_bytes, parse_milliseconds, translate_size};
+use super::scope::{
+    Scope, field_name, format_duration, parse_bytes, parse_milliseconds, replace_constants, translate_size,
+};
 use super::translation::{AppliedDirective, Translation};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
@@ -205,7 +207,15 @@ impl Translation<'_> {
             refuse_all(section);
             return;
         };
-        let mut auth = vec![("basic".to_owned(), TomlItem::text(self.resolve_path(file.first_arg())))];
+        let name = replace_constants(file.first_arg(), scope, 0);
+        if name.contains('$') {
+            let reason = "the file depends on the request: the route is closed (403) until `auth` names one";
+            self.ledger.mark_impossible(file.entry, reason);
+            refuse_all(section);
+            section.close(self.ledger.manual_comment(file.entry).unwrap_or_default());
+            return;
+        }
+        let mut auth = vec![("basic".to_owned(), TomlItem::text(self.resolve_path(&name)))];
         if realm.first_arg().contains('$') {
             self.ledger.mark_different(realm.entry, "the realm is a text without variables")
         } else {

@@ -1,5 +1,7 @@
 //! Translation of static files: `root`, `alias`, `index`, `try_files`, `autoindex`.
 
+use std::path::Path;
+
 use super::conditions::{executed_directives, may_act_on_file};
 use super::directive::Part;
 use super::location_place::{LocationPlace, ServerLocations};
@@ -327,6 +329,20 @@ impl<'d> Translation<'d> {
         self.count_taken(alias);
         let folder = replace_constants(alias.first_arg(), scope, 0);
         match matcher {
+            LocationMatcher::Prefix(path, _) if !folder.contains('$') && self.is_file_alias(path, &folder) => {
+                let file = self.resolve_path(&folder);
+                let (root, _) = file.rsplit_once('/').unwrap_or_default();
+                let (around, _) = path.rsplit_once('/').unwrap_or_default();
+                if name_of(path) != name_of(&file) {
+                    let reason = "it is a file, and the location has another name: its requests are answered 501; `location = PATH` would have the file alone";
+                    self.ledger.mark_impossible(alias.entry, reason);
+                    return;
+                }
+                files.set_text("root", if root.is_empty() { "/" } else { root });
+                if !around.is_empty() {
+                    files.set_text("strip_prefix", around);
+                }
+            }
             LocationMatcher::Prefix(path, _) if !folder.contains('$') => {
                 self.write_own_folder(alias, scope, files);
                 let strip = path.trim_end_matches('/');
@@ -349,6 +365,16 @@ impl<'d> Translation<'d> {
                 "the file depends on what the expression found: write a route with `strip_prefix` for each folder",
             ),
         }
+    }
+
+    /// Whether `alias` of a prefix is a file, as far as that is known: a folder of another machine may have any name.
+    fn is_file_alias(&self, path: &str, alias: &str) -> bool {
+        let file = self.resolve_path(alias);
+        let on_disk = Path::new(&file);
+        let has_ending = on_disk.extension().is_some() && !on_disk.is_dir();
+        !path.ends_with('/')
+            && !alias.ends_with('/')
+            && (on_disk.is_file() || name_of(path) == name_of(&file) && has_ending)
     }
 
     /// Translates `alias /folder/$1` to a root directory and a `rewrite` of the path below it.
@@ -591,6 +617,11 @@ fn may_be_around_page(around: &LocationMatcher, place: &LocationPlace<'_>, name:
     let is_known = !matches!(place.matcher, LocationMatcher::Regex(..));
     let has_folder = place.matcher == *around || place.enclosing_matchers.contains(around);
     !is_known || has_folder || begins_in_name
+}
+
+/// The last segment of a path.
+fn name_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 /// Whether `try_files` looks for directories.

@@ -16,6 +16,9 @@ use crate::draft::{TomlItem, TomlSection, only_rewrites};
 /// The remark on `limit_except` in a location with rewrite directives.
 pub(super) const LIMIT_EXCEPT_REMARK: &str =
     "nginx executes no `rewrite`, `if` and `return` of the location for other methods";
+/// The remark on scripts as index of folders in a location that ends with a named one.
+const INDEX_BESIDE_NAMED_REMARK: &str =
+    "a route has one action beside `files`: no script is run for its folders, which have no index";
 /// Valid statuses of `respond`.
 const STATUSES: std::ops::RangeInclusive<u64> = 200..=599;
 
@@ -329,6 +332,14 @@ impl<'d> Translation<'d> {
         let FilesFallback::Named(location) = last else { return None };
         if front.is_some() {
             return None;
+        }
+        if section.remove("php").is_some() {
+            // A route has one action for paths without a file.
+            section.remove("intercept_errors");
+            section.set_in("files", "index", TomlItem::List(Vec::new()));
+            if let Some(one) = scope.innermost_last("try_files").filter(|one| finds_folders(&one.args)) {
+                self.ledger.mark_different(one.entry, INDEX_BESIDE_NAMED_REMARK);
+            }
         }
         let inner = locations.server.with_block(location.block_directives());
         if !self.is_no_stricter(&inner, &place.scope) {
