@@ -113,7 +113,8 @@ pub(super) fn refuse_path_info_route(
         None => 404,
     };
     // Such a path may end like a script.
-    let is_own = |path: &str| ["x", "x.php"].iter().any(|rest| place.paths.matches(&format!("{path}/{rest}")));
+    let is_own =
+        |path: &str| ["x", "x.php"].iter().any(|rest| place.paths.matches(&format!("{path}/{rest}")));
     let has_such_paths = if script_pass(place).is_some() {
         SAMPLE_SCRIPTS.iter().any(|path| is_own(path))
     } else {
