@@ -61,25 +61,27 @@ impl InheritedSockets {
     /// Removes and returns the sockets for these addresses; `None` for an address without any. An address
     /// with port 0 takes any remaining port.
     pub fn take(&mut self, addresses: &[ListenOptions]) -> Vec<Option<AddressSockets>> {
-        let mut taken: Vec<Option<AddressSockets>> = addresses.iter().map(|_| None).collect();
+        let mut taken: Vec<Option<InheritedListener>> = addresses.iter().map(|_| None).collect();
         for chosen in [false, true] {
             for (listen, taken) in addresses.iter().zip(&mut taken).filter(|(_, taken)| taken.is_none()) {
                 let found = self.0.iter().position(|given| matches(&listen.address, &given.address, chosen));
-                *taken = found.map(|at| {
-                    let InheritedListener { address, sockets, owns_file, .. } = self.0.remove(at);
-                    let mut taken = AddressSockets { sockets, owns_file };
-                    // systemd passes the UDP sockets of HTTP/3 beside the others.
-                    let is_its = |given: &InheritedListener| {
-                        given.address.is_udp() && given.address.clone().over_tcp() == address
-                    };
-                    if let Some(at) = self.0.iter().position(is_its) {
-                        taken.sockets.extend(self.0.remove(at).sockets);
-                    }
-                    taken
-                });
+                *taken = found.map(|at| self.0.remove(at));
             }
         }
-        taken
+        // systemd passes the UDP sockets of HTTP/3 beside the others.
+        for taken in taken.iter_mut().flatten() {
+            let is_its = |given: &InheritedListener| {
+                given.address.is_udp() && given.address.clone().over_tcp() == taken.address
+            };
+            if let Some(at) = self.0.iter().position(is_its) {
+                taken.sockets.extend(self.0.remove(at).sockets);
+            }
+        }
+        let sockets = |InheritedListener { sockets, owns_file, .. }: InheritedListener| AddressSockets {
+            sockets,
+            owns_file,
+        };
+        taken.into_iter().map(|taken| taken.map(sockets)).collect()
     }
 }
 
