@@ -315,6 +315,13 @@ fn find_route<'t>(
     // A preflight belongs to the route of the actual request, if that route has CORS rules.
     let asked = cors::preflight_method(request).and_then(|method| find_at(path, method));
     let found = asked.filter(|route| route.steps.has_cors()).or_else(|| find_at(path, method))?;
+    if let Some(programs) = &found.programs {
+        let of_program = programs.program_within(path).and_then(|program| find_at(program, method));
+        return match of_program.filter(|other| !Rc::ptr_eq(other, found)) {
+            Some(program) => choose_route(found, program),
+            None => Some(found),
+        };
+    }
     if !matches!(found.handler, Handler::Php(_)) {
         return Some(found);
     }

@@ -91,10 +91,10 @@ enum RouteGuard<'c> {
     Limit(&'c RateLimit),
 }
 
-/// Numbers the guards of a site's routes, if it has PHP routes: for paths with a script on them, the guards of two routes
-/// are compared.
+/// Numbers the guards of a site's routes, if it has routes of PHP or CGI: for paths with a script or program on them, the
+/// guards of two routes are compared.
 pub(crate) fn number_guards(config: &Config, site: usize, routes: &mut [Route]) {
-    if !routes.iter().any(|route| matches!(route.handler, Handler::Php(_))) {
+    if !routes.iter().any(|route| matches!(route.handler, Handler::Php(_)) || route.programs.is_some()) {
         return;
     }
     let mut known: Vec<RouteGuard<'_>> = Vec::new();

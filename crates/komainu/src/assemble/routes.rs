@@ -41,7 +41,9 @@ use routing::path_rules::{MapValues, PathRules, route_prefix};
 use routing::php::{self, PhpRoute};
 use routing::replace::RouteReplacement;
 use routing::request_path::PathPrefix;
-use routing::route::{Handler, Route, RouteGuardSet, RoutePaths, RouteStep, RouteSteps, StepKind};
+use routing::route::{
+    Handler, ProgramFolder, Route, RouteGuardSet, RoutePaths, RouteStep, RouteSteps, StepKind,
+};
 use routing::router::RouteTable;
 use routing::streams::limits::StreamLimits;
 use routing::streams::route::StreamRoutes;
@@ -448,6 +450,7 @@ fn build_route(
             .filter(|_| is_counted)
             .map_or(0, |of| of.metrics.label(&RouteLabels::of(site, route))),
         guards: RouteGuardSet::default(),
+        programs: ProgramFolder::of(route),
         branches: Vec::new(),
     })
 }

@@ -15,6 +15,7 @@ use http::path::{has_encoded_slash, matched_path};
 use net::Peer;
 use routing::path_rules::{MapValues, PathRules, ROUNDS_MAX, route_prefix};
 use routing::php;
+use routing::route::ProgramFolder;
 
 use crate::assemble::routes::convert_merge_slashes;
 use crate::check::reading::read;
@@ -219,7 +220,7 @@ fn explain_guards(config: &Config, found: RouteId) -> Option<String> {
     (!names.is_empty()).then(|| format!("  before it answers: {}\n", names.join(", ")))
 }
 
-/// Explains that a script on the path (`/a.php/b`) has a route of its own, whose guards count too. `find` returns the
+/// Explains that a script or program on the path (`/a.php/b`) has a route of its own, whose guards count too. `find` returns the
 /// route of a path.
 fn explain_script_route(
     config: &Config,
@@ -228,17 +229,21 @@ fn explain_script_route(
     find: &mut dyn FnMut(&[u8]) -> Option<RouteId>,
 ) -> Option<String> {
     let route = config.route(own);
-    if php::php_app(config, route).is_none() && php::script_server(route).is_none() {
+    let (script, other, kind) = if let Some(programs) = ProgramFolder::of(route) {
+        let program = programs.program_within(path)?;
+        (program, find(program).filter(|other| *other != own)?, "program")
+    } else if php::php_app(config, route).is_some() || php::script_server(route).is_some() {
+        let mut found =
+            files::scripts_within(path).filter_map(|script| Some((script, find(script)?, "script")));
+        found.find(|(_, other, _)| *other != own)?
+    } else {
         return None;
-    }
-    let (script, other) = files::scripts_within(path)
-        .filter_map(|script| Some((script, find(script)?)))
-        .find(|(_, other)| *other != own)?;
+    };
     let place = config.route(other).line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     let script = String::from_utf8_lossy(script);
     let guards = explain_guards(config, other).unwrap_or_default();
     Some(format!(
-        "  if {script} is a script, the guards of its route{place} count too: of the two routes the one that has the guards \
+        "  if {script} is a {kind}, the guards of its route{place} count too: of the two routes the one that has the guards \
          of both answers, and if none has, the answer is 404\n{guards}"
     ))
 }

@@ -106,6 +106,57 @@ fn only_executables_below_the_cgi_root_are_run() {
 }
 
 #[test]
+fn path_info_does_not_bypass_the_route_of_a_cgi_program() {
+    let names = ["secret.sh", "deep/secret.sh", "open.sh", "old/now.sh"];
+    let folder = programs(&names.map(|name| (name, SHOW)));
+    let config = r#"
+        [[route]]
+        path = ["/cgi-bin/secret.sh", "/cgi-bin/deep/secret.sh"]
+        deny = "127.0.0.0/8"
+        cgi = "cgi-bin"
+
+        [[route]]
+        path = "/both/open.sh"
+        allow = "127.0.0.0/8"
+        cgi = "cgi-bin"
+
+        [[route]]
+        path = "/both/*"
+        deny = "10.0.0.0/8"
+        cgi = "cgi-bin"
+
+        [[route]]
+        path = ["/cgi-bin/old", "/cgi-bin/none"]
+        redirect = "/elsewhere"
+
+        [[route]]
+        path = "/cgi-bin/*"
+        cgi = "cgi-bin"
+        "#;
+    let rig = Rig::config(folder, config);
+    for (path, status) in [
+        ("/cgi-bin/secret.sh", 403),
+        ("/cgi-bin/secret.sh/", 403),
+        ("/cgi-bin/secret.sh/foo", 403),
+        ("/cgi-bin/secret%2esh/foo/bar", 403),
+        ("/cgi-bin//secret.sh/foo", 403),
+        ("/cgi-bin/x/../secret.sh/foo", 403),
+        ("/cgi-bin/deep/secret.sh/", 403),
+        // Neither route has the guards of both.
+        ("/both/open.sh/x", 404),
+        ("/both/old/now.sh/x", 200),
+        ("/cgi-bin/open.sh/secret.sh/x", 200),
+        // The routes of folders and of what does not exist do not count.
+        ("/cgi-bin/old", 302),
+        ("/cgi-bin/old/now.sh", 200),
+        ("/cgi-bin/old/now.sh/x", 200),
+        ("/cgi-bin/none/x", 404),
+    ] {
+        assert_eq!(rig.get(path).status(), status, "{path}");
+    }
+}
+
+#[test]
 fn cgi_programs_receive_and_send_bodies() {
     let perl = "#!/usr/bin/perl\nbinmode STDIN; local $/; my $body = <STDIN>;\nprint STDERR \"perl says\\n\";\n\
                 print \"Status: 201 Made\\r\\nX-Length: \", length $body, \"\\r\\nContent-Type: text/plain\\r\\n\\r\\n\", $ENV{CONTENT_LENGTH}, ' ', substr $body, 0, 5;\n";

@@ -19,8 +19,8 @@ mod step;
 
 use handler::PhpServed;
 pub use handler::{Handler, RoutePaths};
-pub use script_choice::RouteGuardSet;
 pub(crate) use script_choice::choose_route;
+pub use script_choice::{ProgramFolder, RouteGuardSet};
 pub use step::{RouteStep, RouteSteps, StepKind};
 
 /// A route on one core.
@@ -39,8 +39,10 @@ pub struct Route {
     pub edits: RouteEdits,
     /// Label under which requests are counted.
     pub label: usize,
-    /// Guards, where the site has PHP routes.
+    /// Guards, where the site has routes of PHP or CGI.
     pub guards: RouteGuardSet,
+    /// CGI programs of the route.
+    pub programs: Option<ProgramFolder>,
     /// Branches of the split.
     pub branches: Vec<Rc<Route>>,
 }
