@@ -108,6 +108,17 @@ fn websocket_passes_through_the_proxy_until_either_side_ends_it() {
     }
 }
 
+#[test]
+fn protocols_that_nobody_speaks_are_refused_without_the_content() {
+    let rig = serve("[[site.route]]\nrespond = \"content of the resource\"");
+    let mut client = connect(&rig);
+    for protocol in ["websocket", "connect-udp"] {
+        let response = client.ask("CONNECT", "/", &[A, (":protocol", protocol)], b"");
+        assert_eq!(response.status, 501, "{protocol}");
+        assert!(!String::from_utf8_lossy(&response.content).contains("resource"), "{protocol}");
+    }
+}
+
 const ECHO: &str = r#"
 async def app(scope, receive, send):
     if scope["type"] != "websocket":

@@ -85,6 +85,18 @@ impl Handler {
         matches!(self, Handler::Proxy(_) | Handler::Php(_) | Handler::App(_))
     }
 
+    /// Whether the handler can answer an extended CONNECT with this protocol (RFC 8441) otherwise than a GET. The proxy
+    /// decides itself what it passes on.
+    pub(super) fn may_switch_to(&self, protocol: &[u8]) -> bool {
+        match self {
+            Handler::Proxy(_) | Handler::Redirect { .. } => true,
+            Handler::App(_) => protocol.eq_ignore_ascii_case(b"websocket"),
+            Handler::Files(_) | Handler::Php(_) | Handler::Respond { .. } | Handler::RespondTemplate(_) => {
+                self.is_refusal()
+            }
+        }
+    }
+
     /// Whether every request is refused.
     pub(super) fn is_refusal(&self) -> bool {
         match self {

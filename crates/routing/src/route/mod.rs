@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use cache_handler::handler::CachedHandler;
-use http::{Method, Reject};
+use http::{Method, Reject, Status};
 use net::{Exchange, Fault, RouteLimits, pin_in_place};
 use steps::flow::Flow;
 use steps::guard::SiteGuard;
@@ -245,9 +245,19 @@ impl Route {
     /// Refuses a path that the route does not accept, and applies the route's limits.
     ///
     /// # Errors
-    /// 400 for a path with an encoded slash, unless the route keeps it. Files always refuse it, because no
+    /// 501 for an extended CONNECT with a protocol that the handler does not speak, which must not become a GET (RFC 8441
+    /// section 4). 400 for a path with an encoded slash, unless the route keeps it. Files always refuse it, because no
     /// file name contains a slash. 413 if the announced length of the body exceeds the limit.
     fn prepare(&self, exchange: &mut Exchange<'_>, path: &RequestPath) -> Result<(), Fault> {
+        let request = exchange.request();
+        let protocol = request.head().protocol.of(request.head().bytes);
+        if !protocol.is_empty() && !self.handler.may_switch_to(protocol) {
+            return Err(Reject {
+                status: Status::NOT_IMPLEMENTED,
+                reason: "this protocol is not spoken here",
+            }
+            .into());
+        }
         self.refuse_encoded_slash(path)?;
         if path.has_encoded_slash && matches!(self.handler, Handler::Files(_)) {
             return Err(ENCODED_SLASH.into());
