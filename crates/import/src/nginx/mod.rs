@@ -12,6 +12,8 @@ mod directive;
 
 mod translation;
 
+mod odd_addresses;
+
 mod driver;
 
 mod guards;
