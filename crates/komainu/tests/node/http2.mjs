@@ -197,9 +197,9 @@ async function messages(session, path) {
 
 async function refusals(session) {
   const status = async (stream) => (await once(stream, "response"))[0][":status"];
-  // A 2xx response would open a tunnel, which the file handler does not support.
+  // A 2xx response would open a tunnel, which the file handler does not support: it does not run.
   assert.equal(await status(websocket(session, "/a")), 501);
-  assert.equal(await status(websocket(session, "/absent")), 404);
+  assert.equal(await status(websocket(session, "/absent")), 501);
   assert.equal(await status(websocket(session, "/a", { ":protocol": "connect-udp" })), 501);
   const connect = session.request({ ":method": "CONNECT", ":authority": "site.test:80" });
   assert.equal(await status(connect), 501);
