@@ -22,9 +22,9 @@ pub struct VersusLine {
     pub figure: &'static str,
     /// Whether the values are means instead of medians.
     pub is_mean: bool,
-    /// Median of A.
+    /// Median of A, or its mean.
     pub a: f64,
-    /// Median of B.
+    /// Median of B, or its mean.
     pub b: f64,
     /// B as a multiple of A; `None` if it is not meaningful (errors, zeros, too few measurements).
     pub ratio: Option<Ratio>,

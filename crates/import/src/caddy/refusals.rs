@@ -6,7 +6,7 @@ use crate::data::DataNode;
 use crate::draft::{SiteDraft, TomlItem, TomlSection};
 use crate::expressions::escape_literal;
 
-/// What a server of Caddy reads in another way.
+/// Requests that a server of Caddy reads differently, and its sites here refuse.
 pub(super) struct ServerRefusals {
     ignores_final_dots: bool,
     /// Prefixes that are removed from longer words too, with the hosts of their routes.

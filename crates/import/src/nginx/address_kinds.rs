@@ -1,4 +1,4 @@
-//! What servers do at each of the addresses that they share, and whether their sites need addresses of their own.
+//! Addresses that servers share: the behaviour of each server there, and whether its sites need addresses of their own.
 
 use super::host_conflicts::default_server_at;
 use super::server::{AddressReach, ListenAddress, NginxServer};
