@@ -315,21 +315,17 @@ fn find_route<'t>(
     // A preflight belongs to the route of the actual request, if that route has CORS rules.
     let asked = cors::preflight_method(request).and_then(|method| find_at(path, method));
     let found = asked.filter(|route| route.steps.has_cors()).or_else(|| find_at(path, method))?;
-    if let Some(programs) = &found.programs {
-        let of_program = programs.program_within(path).and_then(|program| find_at(program, method));
-        return match of_program.filter(|other| !Rc::ptr_eq(other, found)) {
-            Some(program) => choose_route(found, program),
-            None => Some(found),
-        };
-    }
-    if !matches!(found.handler, Handler::Php(_)) {
-        return Some(found);
-    }
-    let mut of_scripts = files::scripts_within(path).filter_map(|script| find_at(script, method));
-    match of_scripts.find(|other| !Rc::ptr_eq(other, found)) {
-        Some(script) => choose_route(found, script),
-        None => Some(found),
-    }
+    let is_other = |other: &&'t Rc<Route>| !Rc::ptr_eq(other, found);
+    let of_script = match &found.programs {
+        Some(programs) => {
+            programs.program_within(path).and_then(|program| find_at(program, method)).filter(is_other)
+        }
+        None if matches!(found.handler, Handler::Php(_)) => {
+            files::scripts_within(path).filter_map(|script| find_at(script, method)).find(is_other)
+        }
+        None => None,
+    };
+    of_script.map_or(Some(found), |script| choose_route(found, script))
 }
 
 /// 421 (RFC 9110 section 15.5.20).
