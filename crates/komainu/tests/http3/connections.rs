@@ -78,7 +78,8 @@ fn udp_sockets_of_systemd_are_served_by_several_threads() {
             for client in &mut clients {
                 client.rebind();
                 let answer = client.ask("GET", "/", &[A], b"");
-                assert_eq!((answer.status, answer.text()), (200, "yes".to_owned()), "{kind}");
+                let (got, lost) = ((answer.status, answer.text()), &client.lost);
+                assert_eq!(got, (200, "yes".to_owned()), "{kind}, {lost:?}");
             }
         }
     }
