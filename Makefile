@@ -22,7 +22,7 @@ FUZZ_S ?= 60
 LABS ?= files proxy idle $(basename $(notdir $(wildcard labs/hosts-*.toml)))
 BENCH ?=
 
-.PHONY: help build profile run test check bench site fuzz audit install deb wheel gem cpan container tarball packages release clean
+.PHONY: help build profile run test check bench conformance site fuzz audit install deb wheel gem cpan container tarball packages release clean
 
 help: ## this list
 	@echo 'Komainu. The usual ways in:'
@@ -65,6 +65,9 @@ bench: build ## Komainu beside its peers, the generator beside wrk: half an hour
 	for lab in $(LABS); do $(KOMAINU) lab run --fresh --out bench-results labs/$$lab.toml $(BENCH); done
 	cargo xtask bench generator
 	cargo xtask bench instrument --rows answers,readings,slower --rounds 3
+
+conformance: build ## the conformance suite of Gateway API, as root, on a Kubernetes without containers (needs Go; docs/conformance)
+	scripts/conformance $(KOMAINU) --report docs/conformance
 
 site: ## the documents as a book, in target/site
 	@scripts/setup site
