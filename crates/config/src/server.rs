@@ -111,10 +111,10 @@ directives! {
         /// requests that a trusted proxy has received through TLS. A site's own `redirect_https` takes
         /// precedence.
         "redirect_https" redirect_https: bool = true, Flag;
-        /// Whether `//` in a path is one slash for routes and files. If not, `/a//b` and `/a/b` are different paths, and
-        /// `files` finds nothing at `/a//b`; slashes at the start are always merged. Applications, upstream servers and
-        /// redirects get the path with the slashes that were sent if it leads to the same route as the merged one, else the
-        /// merged one.
+        /// Whether `//` in a path is one slash for routes and files; at the start it always is. If not, `/a//b` and
+        /// `/a/b` are different paths, and `files` finds nothing at `/a//b`. Applications, upstream servers and
+        /// redirects get the path with the slashes that were sent, at the start too, if it leads to the same route as
+        /// the merged one, else the merged one.
         "merge_slashes" merge_slashes: bool = true, Flag;
         /// Clients that receive the interim response 103 (Early Hints) of applications and upstream servers:
         /// `"http2"`, or `"all"`. Some clients of HTTP/1.1 mistake it for the final response (RFC 8297

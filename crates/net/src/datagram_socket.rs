@@ -4,9 +4,12 @@ use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::ReceiveTimestampns;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::datagram_sender::DatagramSender;
 use crate::sys;
 
 /// Size of the socket buffers to ask for, in bytes. The kernel's default holds about 150 packets.
@@ -28,6 +31,7 @@ pub(crate) const PORT_ATTEMPTS: u32 = 16;
 pub(crate) struct DatagramSocket {
     socket: OwnedFd,
     state: UdpSocketState,
+    sender: DatagramSender,
     address: SocketAddr,
     /// Size of the receive buffer that the kernel has granted, in bytes.
     receive_buffer_bytes: usize,
@@ -40,12 +44,13 @@ impl DatagramSocket {
     /// System errors.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<DatagramSocket> {
         let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
-        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        let state = udp_state(&socket)?;
         // Larger buffers need a system setting; see `DatagramSocket::has_small_buffers`.
         let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER_BYTES);
         let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER_BYTES);
         let receive_buffer_bytes = state.recv_buffer_size(UdpSockRef::from(&socket))?;
-        Ok(DatagramSocket { socket, state, address, receive_buffer_bytes })
+        let sender = DatagramSender::new(state.max_gso_segments());
+        Ok(DatagramSocket { socket, state, sender, address, receive_buffer_bytes })
     }
 
     /// Like [`DatagramSocket::new`], for datagrams that may be larger than a packet.
@@ -79,7 +84,7 @@ impl DatagramSocket {
 
     /// Maximum number of packets in one call of [`DatagramSocket::send`].
     pub(crate) fn segments_max(&self) -> usize {
-        self.state.max_gso_segments()
+        self.sender.segments_max()
     }
 
     /// Receives packets into the buffers; the kernel may join several packets of one sender in a buffer.
@@ -94,8 +99,19 @@ impl DatagramSocket {
     /// Sends packets of one connection. Returns false if the socket has no room. Other errors are those of
     /// one destination, whose packets count as lost.
     pub(crate) fn send(&self, transmit: &quinn_proto::Transmit, bytes: &[u8]) -> bool {
-        let sent = send_packets(&self.state, &self.socket, transmit, bytes);
+        let sent = self.try_send(&udp_transmit(transmit, bytes));
         !matches!(sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Sends single packets, to any destinations, as many of the first ones as one system call takes. Returns their number:
+    /// 0 if the socket has no room.
+    pub(crate) fn send_many(&self, packets: &[(quinn_proto::Transmit, Vec<u8>)]) -> usize {
+        let Some((first, bytes)) = packets.first() else { return 0 };
+        let mut many = packets.iter().map(|(transmit, bytes)| udp_transmit(transmit, bytes));
+        if let Some(sent) = self.sender.send_many(&self.socket, &mut many) {
+            return sent;
+        }
+        usize::from(self.send(first, bytes))
     }
 
     /// Sends packets to one destination.
@@ -103,8 +119,19 @@ impl DatagramSocket {
     /// # Errors
     /// System errors: those of an earlier packet too.
     pub(crate) fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.state.try_send(UdpSockRef::from(&self.socket), transmit)
+        self.sender.send(&self.socket, transmit)
     }
+}
+
+/// Returns what the kernel can do for a socket, and switches it on.
+///
+/// # Errors
+/// System errors.
+pub(crate) fn udp_state(socket: &OwnedFd) -> io::Result<UdpSocketState> {
+    let state = UdpSocketState::new(UdpSockRef::from(socket))?;
+    // Nobody reads the time of arrival, and it leaves no room for the congestion marks of packets that are joined.
+    let _ = setsockopt(socket, ReceiveTimestampns, &false);
+    Ok(state)
 }
 
 /// Buffers for the packets of one system call. Their memory is used only as far as packets fill it.
@@ -246,17 +273,17 @@ pub(crate) fn send_packets(
     transmit: &quinn_proto::Transmit,
     bytes: &[u8],
 ) -> io::Result<()> {
-    let ecn = transmit.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8));
-    state.try_send(
-        UdpSockRef::from(socket),
-        &Transmit {
-            destination: transmit.destination,
-            ecn,
-            contents: bytes,
-            segment_size: transmit.segment_size,
-            src_ip: transmit.src_ip,
-        },
-    )
+    state.try_send(UdpSockRef::from(socket), &udp_transmit(transmit, bytes))
+}
+
+fn udp_transmit<'a>(transmit: &quinn_proto::Transmit, bytes: &'a [u8]) -> Transmit<'a> {
+    Transmit {
+        destination: transmit.destination,
+        ecn: transmit.ecn.and_then(|ecn| quinn_udp::EcnCodepoint::from_bits(ecn as u8)),
+        contents: bytes,
+        segment_size: transmit.segment_size,
+        src_ip: transmit.src_ip,
+    }
 }
 
 /// Whether a port may have more than one socket.
@@ -291,6 +318,8 @@ impl AsFd for DatagramSocket {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -320,5 +349,101 @@ mod tests {
             (2, vec![7, 7], 2),
         ];
         assert_eq!(runs, wanted);
+    }
+
+    fn bound(address: &str) -> DatagramSocket {
+        let address: SocketAddr = address.parse().unwrap();
+        DatagramSocket::new(bind_socket(address, false, PortUse::Exclusive).unwrap()).unwrap()
+    }
+
+    /// Receives one packet: its sender's address, its mark for congestion, and its bytes.
+    fn received(socket: &DatagramSocket) -> (IpAddr, Option<u8>, Vec<u8>) {
+        let mut buffers = ReceiveBuffers::<1>::new();
+        let mut metas = [RecvMeta::default()];
+        assert_eq!(socket.receive(&mut buffers, &mut metas).unwrap(), 1);
+        let ecn = metas[0].ecn.map(|ecn| ecn as u8);
+        (metas[0].addr.ip(), ecn, buffers.bytes(0, metas[0].len).to_vec())
+    }
+
+    #[test]
+    fn packets_leave_together_with_their_marks_and_source_and_pass_a_bad_one_over() {
+        for (any, own, other) in [("0.0.0.0:0", "127.0.0.1", "127.0.0.7"), ("[::]:0", "::1", "::1")] {
+            let socket = bound(any);
+            let receivers: Vec<_> =
+                (0..5).map(|_| bound(&SocketAddr::new(own.parse().unwrap(), 0).to_string())).collect();
+            let source: IpAddr = other.parse().unwrap();
+            let packet = |at: usize, ecn, src_ip| {
+                let contents = vec![at as u8; at + 1];
+                let destination = receivers[at].address();
+                let size = contents.len();
+                (quinn_proto::Transmit { destination, ecn, size, segment_size: None, src_ip }, contents)
+            };
+            let marked = Some(quinn_proto::EcnCodepoint::Ect0);
+            let mut packets = [
+                packet(0, marked, Some(source)),
+                packet(1, marked, Some(source)),
+                packet(2, marked, Some(source)),
+                packet(3, None, None),
+                packet(4, None, None),
+            ];
+            // Nothing may be sent to port 0.
+            packets[1].0.destination.set_port(0);
+            let mut counts = Vec::new();
+            let mut sent = 0;
+            while sent < packets.len() {
+                counts.push(socket.send_many(&packets[sent..]));
+                sent += counts.last().unwrap();
+            }
+            assert_eq!(counts, [1, 1, 1, 2], "{any}");
+            for at in [0, 2, 3, 4] {
+                let (ecn, from) = if at < 3 { (Some(2), source) } else { (None, own.parse().unwrap()) };
+                assert_eq!(received(&receivers[at]), (from, ecn, packets[at].1.clone()), "{any} {at}");
+            }
+            let nothing = receivers[1].receive(&mut ReceiveBuffers::<1>::new(), &mut [RecvMeta::default()]);
+            assert_eq!(nothing.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        }
+    }
+
+    #[test]
+    fn packets_to_mapped_addresses_leave_alone() {
+        let socket = bound("[::]:0");
+        let receivers = [bound("127.0.0.1:0"), bound("127.0.0.1:0")];
+        let packets = [0, 1].map(|at: usize| {
+            let destination =
+                format!("[::ffff:127.0.0.1]:{}", receivers[at].address().port()).parse().unwrap();
+            (
+                quinn_proto::Transmit { destination, ecn: None, size: 1, segment_size: None, src_ip: None },
+                vec![1],
+            )
+        });
+        assert_eq!([socket.send_many(&packets), socket.send_many(&packets[1..])], [1, 1]);
+        assert_eq!(receivers.map(|receiver| received(&receiver).2), [[1], [1]]);
+    }
+
+    #[test]
+    fn errors_of_a_destination_leave_segmentation_and_marks_to_others() {
+        for (any, own, foreign) in [("0.0.0.0:0", "127.0.0.1", "192.0.2.1"), ("[::]:0", "::1", "2001:db8::1")]
+        {
+            let socket = bound(any);
+            let receiver = bound(&SocketAddr::new(own.parse().unwrap(), 0).to_string());
+            let before = socket.segments_max();
+            let transmit = |destination, src_ip| quinn_proto::Transmit {
+                destination,
+                ecn: Some(quinn_proto::EcnCodepoint::Ect0),
+                size: 8,
+                segment_size: Some(4),
+                src_ip,
+            };
+            // A client may send from port 0, and an address of this machine may have gone.
+            let nobody = SocketAddr::new(own.parse().unwrap(), 0);
+            for (destination, source) in
+                [(nobody, None), (receiver.address(), Some(foreign.parse().unwrap()))]
+            {
+                assert!(socket.try_send(&udp_transmit(&transmit(destination, source), b"oneestwo")).is_err());
+            }
+            assert_eq!(socket.segments_max(), before);
+            assert!(socket.send(&transmit(receiver.address(), None), b"one.two."));
+            assert_eq!(received(&receiver), (own.parse().unwrap(), Some(2), b"one.two.".to_vec()));
+        }
     }
 }

@@ -47,6 +47,7 @@ pub mod stream;
 mod progress;
 pub mod tls;
 mod gate;
+mod datagram_sender;
 mod datagram_socket;
 pub mod websocket;
 pub mod link;

@@ -17,6 +17,7 @@ mod handshake;
 mod timers;
 mod succession;
 mod udp_socket;
+mod outbox;
 mod inbox;
 mod endpoint;
 mod link;

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::drops::DropReason;
 use crate::core::Core;
-use crate::datagram_socket::ReceiveBuffers;
+use crate::datagram_socket::{ReceiveBuffers, udp_state};
 use crate::source::Source;
 use crate::sys;
 
@@ -53,7 +53,7 @@ impl DatagramLink {
     /// Prepares the socket for many datagrams.
     pub(super) fn expect_many(&self) -> Option<&UdpSocketState> {
         let prepare = || {
-            let state = UdpSocketState::new(UdpSockRef::from(&self.socket)).ok()?;
+            let state = udp_state(&self.socket).ok()?;
             sys::allow_fragments(&self.socket, self.server.is_ipv6()).ok()?;
             Some(state)
         };

@@ -13,7 +13,7 @@ use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointConfig, Event,
     Transmit, TransportConfig, VarInt,
 };
-use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
+use quinn_udp::{RecvMeta, UdpSocketState};
 use times::{Millis, Moment};
 
 use super::acknowledgements::{Acknowledgements, CountingFactory};
@@ -25,7 +25,7 @@ use super::transport::{
     QuicClock, RECEIVE_BUFFERS, SEGMENTS_MAX, TURN_BYTES_MAX, UNIDIRECTIONAL_STREAMS_MAX, for_each_packet,
 };
 use crate::core::Core;
-use crate::datagram_socket::{PortUse, ReceiveBuffers, bind_socket, send_packets};
+use crate::datagram_socket::{PortUse, ReceiveBuffers, bind_socket, send_packets, udp_state};
 use crate::fault::Fault;
 use crate::source::{READ, Source, WRITE};
 use crate::tls::{TlsAgreement, TlsClient};
@@ -100,7 +100,7 @@ impl ClientLink {
         let socket = bind_socket(any, true, PortUse::Exclusive)?;
         // The kernel drops what others send, and reports a closed port.
         rustix::net::connect(&socket, &address).map_err(io::Error::from)?;
-        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        let state = udp_state(&socket)?;
         let discovers_mtu = !state.may_fragment();
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, discovers_mtu, None);
         let clock = QuicClock::new(core);

@@ -19,6 +19,7 @@ use super::handshake::{HandshakeConfig, HandshakeOutcome};
 use super::identifiers::IdentifierGenerator;
 use super::inbox::ConnectionInbox;
 use super::keys::EndpointKeys;
+use super::outbox::Outbox;
 use super::succession;
 use super::timers::ConnectionTimers;
 use super::tokens::UsedTokens;
@@ -32,6 +33,7 @@ use crate::h3::{
 use crate::permit::ServingContext;
 use crate::source::{READ, Source, WRITE};
 use crate::tls::TlsAcceptor;
+use crate::turn_hook::TurnHook;
 
 /// Handshakes in progress from which each new one ends the oldest.
 pub(super) const HANDSHAKES_MAX: usize = 1024;
@@ -170,6 +172,7 @@ pub(super) struct QuicEndpoint {
     pub(super) open: OpenEndpoint,
     pub(super) links: RefCell<Vec<Option<Rc<ConnectionInbox>>>>,
     pub(super) timers: ConnectionTimers,
+    pub(super) outbox: Rc<Outbox>,
     /// Connections that wait for room in the socket.
     pub(super) blocked: RefCell<Vec<Rc<ConnectionInbox>>>,
     /// Handshakes in progress, by their order.
@@ -223,7 +226,11 @@ impl QuicEndpoint {
         let discovers_mtu = !quic_socket.socket.may_fragment();
         let server = Arc::new(server);
         let quic = Endpoint::new(Arc::new(config), Some(server.clone()), discovers_mtu, None);
+        let outbox = Rc::new(Outbox::new(quic_socket.socket.clone(), source.clone()));
+        let hook: Rc<dyn TurnHook> = outbox.clone();
+        core.add_turn_hook(&hook);
         Ok(Some(Rc::new(QuicEndpoint {
+            outbox,
             timers: ConnectionTimers::new(&core, source.clone()),
             clock: QuicClock::new(&core),
             core,
@@ -253,8 +260,8 @@ impl QuicEndpoint {
         &self.core
     }
 
-    pub(super) fn socket(&self) -> &QuicUdpSocket {
-        &self.socket
+    pub(super) fn outbox(&self) -> &Outbox {
+        &self.outbox
     }
 
     pub(super) fn timers(&self) -> &ConnectionTimers {
@@ -285,7 +292,6 @@ impl QuicEndpoint {
 
     /// Wakes a connection's task when the socket has room.
     pub(super) fn wait_for_room(&self, link: &Rc<ConnectionInbox>) {
-        self.source.clear(WRITE);
         self.blocked.borrow_mut().push(link.clone());
     }
 
@@ -392,8 +398,10 @@ impl QuicEndpoint {
         SocketAddr::new(local.unwrap_or_else(|| bound.ip()), bound.port())
     }
 
-    /// Wakes the connections whose timers are due, and those that wait for room in the socket.
+    /// Sends what waits for room in the socket. Wakes the connections whose timers are due, and those that wait for room
+    /// if there is some.
     pub(super) fn wake_connections(&self) {
+        self.outbox.flush();
         while let Some(number) = self.timers.take_due() {
             let link = self.links.borrow().get(number).cloned().flatten();
             if let Some(link) = link {
@@ -402,8 +410,8 @@ impl QuicEndpoint {
             }
         }
         self.timers.arm();
-        for link in self.blocked.take() {
-            self.wake(&link);
+        if !self.outbox.is_blocked() {
+            self.blocked.take().iter().for_each(|link| self.wake(link));
         }
     }
 

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use quinn_proto::{ConnectionEvent, Transmit};
+use quinn_proto::ConnectionEvent;
 use times::Moment;
 
 use crate::core::Core;
@@ -18,8 +18,6 @@ pub(super) struct ConnectionInbox {
     pub(super) events: RefCell<VecDeque<ConnectionEvent>>,
     /// Time of the entry in the endpoint's timers.
     pub(super) timer: Cell<Moment>,
-    /// Packets for which the socket had no room.
-    pub(super) unsent: RefCell<Option<(Transmit, Vec<u8>)>>,
 }
 
 impl ConnectionInbox {
@@ -29,7 +27,6 @@ impl ConnectionInbox {
             source: core.add_source(),
             events: RefCell::default(),
             timer: Cell::new(Moment::NEVER),
-            unsent: RefCell::default(),
         }
     }
 }

@@ -75,9 +75,9 @@ impl QuicLink {
         }
     }
 
-    /// Whether datagrams of the connection wait for room in the socket.
+    /// Whether datagrams wait for room in the socket.
     pub(super) fn is_blocked(&self) -> bool {
-        self.inbox.unsent.borrow().is_some()
+        self.endpoint.outbox().is_blocked()
     }
 
     /// Sends what the connection permits; then updates the endpoint and the timer. Returns the number of
@@ -120,13 +120,6 @@ impl QuicLink {
 
     fn send_packets(&self, quic: &mut Connection) -> usize {
         let endpoint = &self.endpoint;
-        if let Some((transmit, bytes)) = &*self.inbox.unsent.borrow()
-            && !endpoint.socket().send(transmit, bytes)
-        {
-            endpoint.wait_for_room(&self.inbox);
-            return 0;
-        }
-        *self.inbox.unsent.borrow_mut() = None;
         if quic.is_closed() {
             self.acknowledgements.lift_window();
         }
@@ -134,15 +127,15 @@ impl QuicLink {
         let segments_max = endpoint.segments_max();
         let mut sent = 0;
         let mut buffer = endpoint.take_buffer();
+        buffer.clear();
         loop {
-            buffer.clear();
-            let Some(transmit) = quic.poll_transmit(now, segments_max, &mut buffer) else { break };
-            if !endpoint.socket().send(&transmit, &buffer[..transmit.size]) {
-                *self.inbox.unsent.borrow_mut() = Some((transmit, std::mem::take(&mut buffer)));
+            if endpoint.outbox().is_blocked() {
                 endpoint.wait_for_room(&self.inbox);
                 break;
             }
+            let Some(transmit) = quic.poll_transmit(now, segments_max, &mut buffer) else { break };
             sent += transmit.size;
+            endpoint.outbox().send(transmit, &mut buffer);
             if sent >= TURN_BYTES_MAX {
                 // The rest is sent in the next turn.
                 endpoint.wake(&self.inbox);

@@ -214,6 +214,7 @@ pub(crate) async fn serve_socket<S: Service>(
         }
         wait(&core, &endpoint, open.0.receives.get()).await;
     }
+    endpoint.outbox.flush();
     core.unwatch(quic_socket.socket.fd());
     core.unwatch(quic_socket.socket.successor());
     core.deregister(&endpoint.source);
