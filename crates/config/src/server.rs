@@ -344,6 +344,23 @@ impl Config {
         }
         let sources = check.report.sources().clone();
         let document = document::read_document(&sources, environment, &mut check);
+        Self::read_tree(document, check)
+    }
+
+    /// Reads a configuration from a tree instead of a text. Each part of the tree has a line of its own, below `lines`
+    /// ([`Node::at`]), which findings name; all of them are kept. Environment variables are not replaced.
+    ///
+    /// # Errors
+    /// The findings.
+    pub fn from_node(node: Node, lines: usize, name: &str, base: &Path) -> Result<(Self, Report), Report> {
+        let text = "\n".repeat(lines);
+        let mut check = Checker::new(&text, name, base);
+        check.advice = &crate::unknown_keys::ADVICE;
+        check.report.keep_all();
+        Self::read_tree(Some(node), check)
+    }
+
+    fn read_tree(document: Option<Node>, mut check: Checker<'_>) -> Result<(Self, Report), Report> {
         let config = document.and_then(|mut node| {
             snippet::apply_snippets(&mut node, &mut check);
             variable_map::declare_maps(&node, &mut check);

@@ -47,7 +47,9 @@ pub fn directive_tree(text: &str, environment: EnvironmentLookup<'_>) -> Option<
     Some(plain_value(&read_document(&sources, environment, &mut check)?))
 }
 
-fn plain_value(node: &Node) -> Value {
+/// Returns the directives of a tree, without their places.
+#[must_use]
+pub fn plain_value(node: &Node) -> Value {
     match &node.data {
         NodeData::Text(text) => Value::from(text.as_str()),
         NodeData::Integer(number) => Value::from(*number),

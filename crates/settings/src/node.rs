@@ -1,6 +1,7 @@
 //! TOML text as a tree in which every key and value has its place in the text.
 
 use crate::report::TextSpan;
+use serde_json::Value as Json;
 use toml_edit::{Document, Item, Key, TableLike, TomlError, Value};
 
 /// A value and its place.
@@ -52,6 +53,50 @@ impl Node {
         Ok(Self { span: 0..0, data: NodeData::Table(convert_table(document.as_table())) })
     }
 
+    /// Creates a list at the start of the text.
+    #[must_use]
+    pub fn list(items: Vec<Node>) -> Self {
+        Self { span: 0..0, data: NodeData::List(items) }
+    }
+
+    /// Moves the node and all below it to a line of a text that consists of line feeds: a tree that comes from no text has
+    /// places nevertheless, by which findings tell its parts apart.
+    #[must_use]
+    pub fn at(mut self, line: usize) -> Self {
+        self.move_to(&(line..line + 1));
+        self
+    }
+
+    /// Moves the node to such a line, but nothing below it.
+    #[must_use]
+    pub fn at_own(mut self, line: usize) -> Self {
+        self.span = line..line + 1;
+        self
+    }
+
+    fn move_to(&mut self, span: &TextSpan) {
+        self.span = span.clone();
+        match &mut self.data {
+            NodeData::List(items) => items.iter_mut().for_each(|item| item.move_to(span)),
+            NodeData::Table(entries) => {
+                for entry in entries {
+                    entry.key_span = span.clone();
+                    entry.value.move_to(span);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Sets an entry of a table; of other nodes nothing.
+    pub fn set_entry(&mut self, key: &str, value: Node) {
+        let key_span = self.span.clone();
+        if let NodeData::Table(entries) = &mut self.data {
+            entries.retain(|entry| entry.key != key);
+            entries.push(Entry { key: key.to_owned(), key_span, value });
+        }
+    }
+
     /// Returns the name of the type, with its article.
     pub(crate) fn type_name(&self) -> &'static str {
         match self.data {
@@ -97,6 +142,28 @@ impl Node {
             Some(one) => std::slice::from_ref(one),
             None => &[],
         }
+    }
+}
+
+impl From<Json> for Node {
+    /// Converts JSON. Entries that are null are left out, as TOML has none; integers beyond 64 bits become floats.
+    fn from(json: Json) -> Self {
+        let data = match json {
+            Json::Null => NodeData::Table(Vec::new()),
+            Json::Bool(flag) => NodeData::Flag(flag),
+            Json::Number(number) => match number.as_i64() {
+                Some(integer) => NodeData::Integer(integer),
+                None => NodeData::Float(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Json::String(text) => NodeData::Text(text),
+            Json::Array(items) => NodeData::List(items.into_iter().map(Node::from).collect()),
+            Json::Object(entries) => {
+                let present = entries.into_iter().filter(|(_, value)| !value.is_null());
+                let entry = |(key, value)| Entry { key, key_span: 0..0, value: Node::from(value) };
+                NodeData::Table(present.map(entry).collect())
+            }
+        };
+        Self { span: 0..0, data }
     }
 }
 

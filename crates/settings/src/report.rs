@@ -82,6 +82,7 @@ pub struct NamedAccount {
 pub struct Report {
     sources: JoinedText,
     findings: Vec<Finding>,
+    findings_max: usize,
     omitted_findings: usize,
     error_count: usize,
     named_resources: Box<NamedResources>,
@@ -100,16 +101,22 @@ impl Report {
         Self {
             sources: JoinedText::new(name, text),
             findings: Vec::new(),
+            findings_max: FINDINGS_MAX,
             omitted_findings: 0,
             error_count: 0,
             named_resources: Box::default(),
         }
     }
 
+    /// Keeps all findings: for a tree of many parts, each of which is judged by its own.
+    pub fn keep_all(&mut self) {
+        self.findings_max = usize::MAX;
+    }
+
     /// Adds a finding and returns it, so that the caller can add details.
     pub(crate) fn push(&mut self, finding: Finding) -> &mut Finding {
         self.error_count += usize::from(finding.severity == Severity::Error);
-        if self.findings.len() > FINDINGS_MAX {
+        if self.findings.len() > self.findings_max {
             self.findings.pop();
             self.omitted_findings += 1;
         }
@@ -226,8 +233,8 @@ impl Report {
     /// Sorts the findings by their place and removes superfluous ones.
     #[must_use]
     pub fn finish(mut self) -> Self {
-        self.omitted_findings += self.findings.len().saturating_sub(FINDINGS_MAX);
-        self.findings.truncate(FINDINGS_MAX);
+        self.omitted_findings += self.findings.len().saturating_sub(self.findings_max);
+        self.findings.truncate(self.findings_max);
         self.findings.sort_by_key(|finding| finding.span.start);
         self
     }
