@@ -173,6 +173,7 @@ pub struct Hosting {
     memory: net::MemoryBudget,
     /// The link to the supervisor, if there is one: it starts the processes of applications with a `user`.
     link: Option<SupervisorLink>,
+    files: ConfigFiles,
     /// User ids of applications with a `sandbox`, including those removed by a reload.
     sandboxed_uids: Mutex<BTreeSet<u32>>,
 }
@@ -195,6 +196,7 @@ impl Hosting {
             notices,
             spill,
             memory,
+            files: ConfigFiles::new(link.clone()),
             link,
             sandboxed_uids: Mutex::default(),
         }
@@ -202,7 +204,7 @@ impl Hosting {
 
     /// Access to files named by the configuration.
     pub fn files(&self) -> ConfigFiles {
-        ConfigFiles::new(self.link.clone())
+        self.files.clone()
     }
 
     /// The memory budget of the process.

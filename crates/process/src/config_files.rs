@@ -4,9 +4,11 @@
 //! The server's user then needs no permission to read them, and a compromised server process cannot open them
 //! by itself. The supervisor opens only files named by the configuration, and only for reading.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use failure::{Failure, IoFailure};
 use link::LinkRequest;
@@ -22,12 +24,23 @@ const NAMES_MAX: usize = 4096;
 
 /// Access to the files named by the configuration. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct ConfigFiles(Option<SupervisorLink>);
+pub struct ConfigFiles {
+    link: Option<SupervisorLink>,
+    memory: Arc<RwLock<MemoryFiles>>,
+}
+
+/// Files that are in memory instead of on disk, by the path that the configuration names.
+pub type MemoryFiles = BTreeMap<PathBuf, Vec<u8>>;
 
 impl ConfigFiles {
     /// Creates the access, through the supervisor if `link` is given.
     pub fn new(link: Option<SupervisorLink>) -> ConfigFiles {
-        ConfigFiles(link)
+        ConfigFiles { link, memory: Arc::default() }
+    }
+
+    /// Replaces the files in memory, for all copies of this access.
+    pub fn set_memory(&self, files: MemoryFiles) {
+        *self.memory.write().unwrap_or_else(PoisonError::into_inner) = files;
     }
 
     /// Opens a file for reading. The supervisor opens only files of the configuration in force or of the one
@@ -36,7 +49,7 @@ impl ConfigFiles {
     /// # Errors
     /// The file cannot be opened; the message contains its path.
     pub fn open(&self, path: &Path) -> io::Result<File> {
-        let Some(link) = &self.0 else { return open(path) };
+        let Some(link) = &self.link else { return open(path) };
         let packet =
             link.ask(&LinkRequest::Read(path_text(path)?), &[]).map_err(|error| error.about(path))?;
         let file = packet.descriptors.into_iter().next().map(File::from);
@@ -84,6 +97,9 @@ impl ConfigFiles {
     /// # Errors
     /// The file cannot be opened or read, or is larger.
     pub fn read_up_to(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+        if let Some(bytes) = self.memory.read().unwrap_or_else(PoisonError::into_inner).get(path) {
+            return Ok(bytes.clone());
+        }
         let mut bytes = Vec::new();
         let read = self.open(path)?.take(bytes_max + 1).read_to_end(&mut bytes);
         read.map_err(|error| with_path(path, error))?;
@@ -99,7 +115,7 @@ impl ConfigFiles {
     /// # Errors
     /// The directory cannot be read; the message contains its path.
     pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
-        let names = match &self.0 {
+        let names = match &self.link {
             None => list(folder)?,
             Some(link) => {
                 let packet = link.ask(&LinkRequest::List(path_text(folder)?), &[]);
