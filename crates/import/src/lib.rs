@@ -53,6 +53,8 @@ pub mod hosting;
 
 pub use data::open_file;
 
+pub use yaml::parse_yaml;
+
 pub use kind::{ImportKind, UntranslatedServer};
 
 pub use findings::{ImportError, ImportRemark, ImportResult, ImportVerdict};

@@ -30,6 +30,27 @@ pub(crate) fn parse_documents(file: &str, text: &str) -> Result<Vec<DataNode>, I
     }
 }
 
+/// Parses a YAML file and returns its documents as JSON.
+///
+/// # Errors
+/// As [`ImportError`] says: the text is not YAML, or too large.
+pub fn parse_yaml(file: &str, text: &str) -> Result<Vec<serde_json::Value>, ImportError> {
+    parse_documents(file, text).map(|documents| documents.into_iter().map(to_json).collect())
+}
+
+fn to_json(node: DataNode) -> serde_json::Value {
+    match node.value {
+        DataValue::Null => serde_json::Value::Null,
+        DataValue::Flag(flag) => flag.into(),
+        DataValue::Number(number) => serde_json::from_str(&number).unwrap_or_else(|_| number.into()),
+        DataValue::Text(text) => text.into(),
+        DataValue::List(items) => items.into_iter().map(to_json).collect(),
+        DataValue::Table(entries) => {
+            serde_json::Value::Object(entries.into_iter().map(|(key, value)| (key, to_json(value))).collect())
+        }
+    }
+}
+
 struct YamlReader<'a> {
     file: &'a str,
     parser: Parser<'a, StrInput<'a>>,

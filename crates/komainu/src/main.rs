@@ -33,6 +33,9 @@ fn main() -> ExitCode {
             cli::serve::with_inherited_state(|taken| cli::start::serve_file(start.config.clone(), taken))
                 .map_err(|failure| reading::place_failure(&start.config, failure))
         }
+        Command::Kubernetes(arguments) => {
+            cli::serve::with_inherited_state(|taken| cli::kubernetes::serve_cluster(&arguments, taken))
+        }
         Command::Check(arguments) => cli::check::run_check(&arguments)
             .map_err(|failure| reading::place_failure(&arguments.config, failure)),
         Command::Import(arguments) => return exit_code(import::run_import(&arguments)),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use config::Config;
 use failure::{Failure, FailureContext};
 use operator::config_text::ConfigText;
+use process::config_files::MemoryFiles;
 use serde_json::{Value, json};
 
 use crate::check::{named_paths, path_warnings};
@@ -27,7 +28,10 @@ pub(crate) struct ReadConfig {
     pub(crate) config: Config,
     /// Warnings, one line each.
     pub(crate) warnings: Vec<String>,
-    pub(crate) text: ConfigText,
+    /// `None` if the configuration comes from no file.
+    pub(crate) text: Option<ConfigText>,
+    /// Files that the configuration names and that are in memory.
+    pub(crate) files: Option<MemoryFiles>,
 }
 
 /// Parses the text of a configuration again.
@@ -36,7 +40,8 @@ pub(crate) struct ReadConfig {
 /// The findings, or why a file cannot be read.
 pub(crate) fn reparse_text(path: &Path, text: String) -> Result<ReadConfig, Failure> {
     let (config, warnings) = reparse(path, &text)?;
-    Ok(ReadConfig { config, warnings, text: ConfigText { path: path.to_owned(), joined: text.into() } })
+    let text = Some(ConfigText { path: path.to_owned(), joined: text.into() });
+    Ok(ReadConfig { config, warnings, text, files: None })
 }
 
 /// Reads a configuration file. Returns it with the number of warnings, which are written to stderr.

@@ -10,6 +10,7 @@ use crate::cli::check::CheckArguments;
 use crate::cli::ctl_arguments::CtlArguments;
 use crate::cli::diff::{DiffArguments, FormatArguments};
 use crate::cli::import::ImportArguments;
+use crate::cli::kubernetes::KubernetesArguments;
 use crate::cli::measure::{BenchArguments, LabArguments};
 use crate::cli::run::RunArguments;
 use crate::cli::sign_url_arguments::SignUrlArguments;
@@ -41,6 +42,8 @@ pub(crate) enum Command {
     Run(RunArguments),
     /// Serve with a configuration file
     Start(StartArguments),
+    /// Serve Gateways and routes of a Kubernetes cluster (Gateway API)
+    Kubernetes(Box<KubernetesArguments>),
     /// Check a configuration file, and show which route answers a URL
     Check(CheckArguments),
     /// Write configuration files in the one way to write them; comments stay

@@ -11,6 +11,7 @@ pub(crate) mod sign_url_arguments;
 pub(crate) mod serve;
 pub(crate) mod start;
 pub(crate) mod run;
+pub(crate) mod kubernetes;
 pub(crate) mod check;
 pub(crate) mod import;
 pub(crate) mod control_client;

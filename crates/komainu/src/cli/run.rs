@@ -164,6 +164,7 @@ pub(crate) fn serve_targets(run: &RunArguments, inherited_state: InheritedState)
         predecessor,
         inherited_sockets: given,
         warning,
+        source: None,
     })
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Resu
             predecessor,
             inherited_sockets: given,
             warning: None,
+            source: None,
         };
         return run_server(start);
     }
@@ -68,6 +69,7 @@ pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Resu
                 predecessor,
                 inherited_sockets: given,
                 warning,
+                source: None,
             })
         }
     }

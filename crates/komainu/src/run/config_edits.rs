@@ -34,10 +34,11 @@ impl RunningServer {
             Ok(staged) => (Some(staged), None),
             Err(why) => (None, Some(why.to_string())),
         };
-        let text = ConfigText { path: path.clone(), joined: joined.clone().into() };
-        let prepared = self.prepare_config(ReadConfig { config, warnings, text }).map_err(|failure| {
-            EditError { status: 422, document: reading::unusable_document(&path, &joined, &failure) }
-        })?;
+        let text = Some(ConfigText { path: path.clone(), joined: joined.clone().into() });
+        let prepared =
+            self.prepare_config(ReadConfig { config, warnings, text, files: None }).map_err(|failure| {
+                EditError { status: 422, document: reading::unusable_document(&path, &joined, &failure) }
+            })?;
         let mut outcome = self.activate_config(prepared, false);
         outcome.warnings.extend(staged.iter().flat_map(StagedFiles::warnings).cloned());
         let written = staged.map(StagedFiles::commit);

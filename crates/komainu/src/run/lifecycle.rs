@@ -54,7 +54,7 @@ pub(crate) struct PreparedConfig {
     listener_change: ListenerChange,
     opened_logs: OpenedLogs,
     warnings: Vec<String>,
-    text: ConfigText,
+    text: Option<ConfigText>,
 }
 
 /// The configuration in force, for all cores; each switches to it at its next request.
@@ -405,7 +405,10 @@ impl RunningServer {
     /// Assembles a configuration without using it, so that missing directories and pages are found first.
     pub(crate) fn prepare_config(&self, read: ReadConfig) -> Result<PreparedConfig, Failure> {
         let (current, before) = (&self.current, self.current.active_plan());
-        let ReadConfig { config, warnings, text } = read;
+        let ReadConfig { config, warnings, text, files } = read;
+        if let Some(files) = files {
+            current.hosting.files().set_memory(files);
+        }
         let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
         let mut plan = plan?;
         // Bound before anything changes, because an address may be in use.
@@ -465,7 +468,7 @@ impl RunningServer {
         }
         TlsPlan::watch_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
         *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
-        *current.text.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        *current.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
         current.generations.begin();
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);

@@ -26,7 +26,7 @@ use operator::config_text::{ConfigText, EditError};
 use operator::endpoint::ControlSources;
 use operator::listener::ControlListener;
 use operator::pending_command::{BEGIN_TIMEOUT, OutcomeError, pending_command};
-use operator::server_info::{CounterSources, ServerInfo};
+use operator::server_info::{CounterSources, ReloadOutcome, ServerInfo};
 use operator::socket::{self, ApiLine, ControlClientCount, ControlSocket};
 use process::crashes;
 use process::inherited::SupervisorHandover;
@@ -72,7 +72,16 @@ pub(crate) struct ServerStart {
     pub(crate) inherited_sockets: InheritedSockets,
     /// A warning for the log.
     pub(crate) warning: Option<String>,
+    /// Whatever else makes configurations, if there is such.
+    pub(crate) source: Option<ConfigSource>,
 }
+
+/// Starts what makes configurations while the server runs. It gets a function that has the server read its configuration
+/// again ([`ServerStart::reread`]) and returns the outcome, and the log.
+pub(crate) type ConfigSource = Box<dyn FnOnce(ReloadServer, ErrorLog) -> io::Result<()>>;
+
+/// Has the server read its configuration again.
+pub(crate) type ReloadServer = Box<dyn Fn() -> ReloadOutcome + Send>;
 
 /// Serves until a stop is requested. `ready` is called with the addresses once connections are accepted.
 ///
@@ -91,6 +100,7 @@ pub(crate) fn run_server(
         predecessor,
         inherited_sockets: mut given,
         warning,
+        source,
     } = start;
     let (events, happened) = channel();
     // Registered before anything is started, so that no signal is missed.
@@ -100,7 +110,9 @@ pub(crate) fn run_server(
     let mut options = options::engine_options(&config, &descriptors);
     let listeners = bind_listeners(&config, inherited.as_mut(), &mut given, options.threads)?;
     let control = open_control_socket(inherited.as_mut());
-    if inherited.is_none() && !rustix::process::geteuid().is_root() {
+    // Listeners of later configurations need it.
+    let binds_later = source.is_some();
+    if inherited.is_none() && !binds_later && !rustix::process::geteuid().is_root() {
         // The capability was needed for binding only and must not be inherited by workers.
         privilege::drop_capabilities()?;
     }
@@ -142,6 +154,9 @@ pub(crate) fn run_server(
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
     ready(&server.listeners().urls(), &control_listener.urls());
+    if let Some(source) = source {
+        source(Box::new(reload_command(&events)), logs.notices.clone())?;
+    }
     let listeners = server.listeners();
     let notifier = report_start(&listeners, predecessor, inherited.as_ref(), &logs.notices);
     given.warn_of_unused(&logs.notices);
@@ -371,6 +386,16 @@ fn open_control_socket(inherited: Option<&mut SupervisorHandover>) -> ControlSoc
     }
 }
 
+/// Returns a function that has the server read its configuration again, and waits for the outcome.
+fn reload_command(events: &Sender<ServerEvent>) -> impl Fn() -> ReloadOutcome + Send + Sync + use<> {
+    let events = events.clone();
+    move || {
+        let (asker, outcome) = pending_command();
+        let sent = events.send(ServerEvent::Reload(Some(asker))).map_err(|_| OutcomeError::ThreadEnded);
+        sent.and_then(|()| outcome.wait(BEGIN_TIMEOUT)).unwrap_or_else(|why| unstarted_reload(&why.text()))
+    }
+}
+
 /// Creates the interface of the control socket and API to the server.
 fn build_server_info(
     active_config: &Arc<ActiveConfig>,
@@ -383,12 +408,7 @@ fn build_server_info(
     let upgrades = events.clone();
     let reopens = events.clone();
     let edits = events.clone();
-    let events = events.clone();
-    let reload = move || {
-        let (asker, outcome) = pending_command();
-        let sent = events.send(ServerEvent::Reload(Some(asker))).map_err(|_| OutcomeError::ThreadEnded);
-        sent.and_then(|()| outcome.wait(BEGIN_TIMEOUT)).unwrap_or_else(|why| unstarted_reload(&why.text()))
-    };
+    let reload = reload_command(events);
     let edit = move |edit| {
         let (asker, outcome) = pending_command();
         let sent = edits.send(ServerEvent::Edit(edit, asker)).map_err(|_| OutcomeError::ThreadEnded);

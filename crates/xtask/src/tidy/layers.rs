@@ -57,6 +57,7 @@ const ALL_CRATES: &[&str] = &[
     "cache_handler",
     "routing",
     "operator",
+    "kubernetes",
 ];
 const NO_IO: &[&str] = &[
     "std::fs",
@@ -308,6 +309,11 @@ const LAYERS: &[Layer] = &[
             "tree",
         ],
         never: &["tokio"],
+    },
+    Layer {
+        folder: "kubernetes",
+        may_use: &["config", "failure", "import", "logging", "net", "settings", "shapes"],
+        never: &[],
     },
     Layer { folder: "komainu", may_use: ALL_CRATES, never: &["tokio"] },
     Layer { folder: "corpus", may_use: &[], never: &["tokio"] },

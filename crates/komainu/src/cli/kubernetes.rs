@@ -1,0 +1,213 @@
+//! `komainu kubernetes`: serves Gateways and routes of a Kubernetes cluster.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clap::Args;
+use config::Config;
+use failure::Failure;
+use kubernetes::account::ApiAccount;
+use kubernetes::options::TranslateOptions;
+use kubernetes::run::{self, ControllerOptions};
+use kubernetes::translate::ClusterConfig;
+use net::Listen;
+use operator::server_info::ReloadEffect;
+use serde_json::{Map, Value, json};
+use settings::node::Node;
+
+use crate::check::reading::{ReadConfig, RereadConfig};
+use crate::cli::serve::{InheritedState, run_server};
+use crate::cli::values::{LogLevel, count_parser, parse_listen};
+use crate::run::start::{ConfigSource, ServerStart};
+
+/// Addresses of `--addresses`.
+const ADDRESSES_MAX: usize = 4096;
+
+#[derive(Debug, Args)]
+pub(crate) struct KubernetesArguments {
+    /// Watch this namespace alone [default: all]
+    #[arg(long, value_name = "NAMESPACE", default_value = "")]
+    pub(crate) namespace: String,
+    /// Serve Gateways of this class alone [default: of every class of the controller komainu.dev/gateway-controller]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) gateway_class: Option<String>,
+    /// Credentials for the API server [default: those of the pod, $KUBECONFIG, ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Addresses of which each Gateway gets one: FIRST-LAST, or one alone. May be repeated [default: Gateways share all addresses]
+    #[arg(long, value_name = "RANGE", value_parser = parse_range)]
+    pub(crate) addresses: Vec<AddressRange>,
+    /// Address in the status of Gateways that share all addresses: that of the load balancer. May be repeated
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "addresses")]
+    pub(crate) status_address: Vec<String>,
+    /// Address of /live and /ready
+    #[arg(long, value_name = "ADDR", default_value = ":8081", value_parser = parse_listen)]
+    pub(crate) ready: Listen,
+    /// Use endpoints at loopback addresses: for tests
+    #[arg(long, hide = true)]
+    pub(crate) loopback_endpoints: bool,
+    /// Threads that serve, at most 1024; 0 for one per core
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count_parser(0..=1024))]
+    pub(crate) threads: u32,
+    /// Log messages of this level and those above it to stderr
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub(crate) log_level: LogLevel,
+    /// Write an access log to stdout
+    #[arg(long)]
+    pub(crate) access_log: bool,
+    /// Serve the dashboard (in a browser), /metrics (for Prometheus) and /v1/status on this address too: HOST:PORT or unix:PATH
+    #[arg(long, value_name = "ADDR", value_parser = parse_listen)]
+    pub(crate) control: Option<Listen>,
+}
+
+/// First and last address of a range.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AddressRange(IpAddr, IpAddr);
+
+fn parse_range(text: &str) -> Result<AddressRange, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let parse = |text: &str| text.trim().parse::<IpAddr>().map_err(|_| format!("{text:?} is not an address"));
+    let range = AddressRange(parse(first)?, parse(last)?);
+    match range.addresses() {
+        Some(addresses) if addresses.len() <= ADDRESSES_MAX => Ok(range),
+        _ => Err(format!("a range goes up, and has at most {ADDRESSES_MAX} addresses of one family")),
+    }
+}
+
+impl AddressRange {
+    /// Returns all addresses; `None` if the range goes down, or has too many.
+    fn addresses(self) -> Option<Vec<IpAddr>> {
+        let bits = |address: IpAddr| match address {
+            IpAddr::V4(address) => (false, u128::from(u32::from(address))),
+            IpAddr::V6(address) => (true, u128::from(address)),
+        };
+        let ((is_v6, first), (is_last_v6, last)) = (bits(self.0), bits(self.1));
+        if is_v6 != is_last_v6 || last < first || last - first >= ADDRESSES_MAX as u128 {
+            return None;
+        }
+        let address = |bits: u128| match u32::try_from(bits) {
+            Ok(bits) if !is_v6 => IpAddr::V4(bits.into()),
+            _ => IpAddr::V6(bits.into()),
+        };
+        Some((first..=last).map(address).collect())
+    }
+}
+
+/// The newest configuration that was made of the cluster's objects.
+type NewestConfig = Arc<Mutex<Option<ClusterConfig>>>;
+
+/// Runs `komainu kubernetes`.
+pub(crate) fn serve_cluster(
+    given: &KubernetesArguments,
+    inherited_state: InheritedState,
+) -> Result<(), Failure> {
+    let InheritedState { inherited, predecessor, inherited_sockets } = inherited_state;
+    let account = ApiAccount::find(given.kubeconfig.as_deref())?;
+    let config = read_base(base(given, false))?;
+    let newest = NewestConfig::default();
+    let taken = newest.clone();
+    let reread: RereadConfig = Box::new(move || {
+        let translation = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let ClusterConfig { config, files, .. } =
+            translation.ok_or("the cluster's objects have not changed")?;
+        Ok(ReadConfig { config, warnings: Vec::new(), text: None, files: Some(files) })
+    });
+    let options = ControllerOptions {
+        account,
+        namespace: given.namespace.clone(),
+        identity: identity(),
+        translate: TranslateOptions {
+            gateway_class: given.gateway_class.clone(),
+            pool: given.addresses.iter().filter_map(|range| range.addresses()).flatten().collect(),
+            status_addresses: status_addresses(given),
+            allows_loopback: given.loopback_endpoints,
+            base: base(given, true),
+            ..TranslateOptions::default()
+        },
+    };
+    let source: ConfigSource = Box::new(move |reload, log| {
+        let apply = Box::new(move |translation| {
+            *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(translation);
+            let outcome = reload();
+            match outcome.effect {
+                ReloadEffect::Active | ReloadEffect::PartlyActive => Ok(()),
+                ReloadEffect::Unchanged | ReloadEffect::NotBegun => Err(outcome.message),
+            }
+        });
+        run::start(options, apply, log)
+    });
+    run_server(ServerStart {
+        config,
+        reread: Some(reread),
+        text: None,
+        watch: false,
+        inherited,
+        predecessor,
+        inherited_sockets,
+        warning: None,
+        source: Some(source),
+    })
+}
+
+/// Name of this replica: that of the pod.
+fn identity() -> String {
+    let name = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_default();
+    format!("{name}_{}", std::process::id())
+}
+
+fn status_addresses(given: &KubernetesArguments) -> Vec<String> {
+    if !given.status_address.is_empty() {
+        return given.status_address.clone();
+    }
+    std::env::var("POD_IP").ok().filter(|text| text.parse::<IpAddr>().is_ok()).into_iter().collect()
+}
+
+/// Returns the directives that do not come from objects.
+fn base(given: &KubernetesArguments, is_ready: bool) -> Map<String, Value> {
+    let level = match given.log_level {
+        LogLevel::Error => "error",
+        LogLevel::Warn => "warn",
+        LogLevel::Info => "info",
+        LogLevel::Debug => "debug",
+    };
+    let ready = if is_ready { 200 } else { 503 };
+    let mut table = Map::new();
+    table.insert("threads".to_owned(), json!(given.threads));
+    table.insert("redirect_https".to_owned(), json!(false));
+    let access = if given.access_log { "combined" } else { "off" };
+    table.insert("log".to_owned(), json!({ "level": level, "access": access }));
+    if let Some(control) = &given.control {
+        table.insert("control".to_owned(), json!({ "listen": control.to_string() }));
+    }
+    let site = json!({
+        "listen": [{ "address": given.ready.to_string(), "tls": false }],
+        "route": [
+            { "path": "/live", "respond": { "body": "live\n" } },
+            { "path": "/ready", "respond": { "status": ready, "body": if is_ready { "ready\n" } else { "no configuration yet\n" } } },
+        ],
+    });
+    table.insert("site".to_owned(), json!([site]));
+    table
+}
+
+fn read_base(table: Map<String, Value>) -> Result<Config, Failure> {
+    let read = Config::from_node(Node::from(Value::Object(table)), 1, "kubernetes", Path::new("/"));
+    read.map(|(config, _)| config).map_err(|report| Failure::new(report.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_addresses_are_bounded() {
+        let all = |text: &str| parse_range(text).ok().and_then(AddressRange::addresses);
+        assert_eq!(all("192.0.2.1"), Some(vec!["192.0.2.1".parse().unwrap()]));
+        assert_eq!(all("192.0.2.254-192.0.3.1").unwrap().len(), 4);
+        assert_eq!(all("2001:db8::1-2001:db8::3").unwrap().len(), 3);
+        for refused in ["192.0.2.2-192.0.2.1", "10.0.0.0-10.255.255.255", "10.0.0.1-2001:db8::1", "x"] {
+            assert!(parse_range(refused).is_err(), "{refused}");
+        }
+    }
+}

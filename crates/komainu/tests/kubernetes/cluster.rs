@@ -1,0 +1,157 @@
+//! A cluster: an API server, a Gateway at a loopback address, and a controller.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)] // test helpers are test code too
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+
+use crate::api_server::ApiServer;
+use crate::origin::Origin;
+use crate::rig::{Folder, Rig, komainu, nobody};
+
+pub struct Cluster {
+    pub api: ApiServer,
+    pub rig: Rig,
+    /// Address of the Gateway `web`.
+    pub web: SocketAddr,
+}
+
+/// An answer with its name.
+pub fn named(name: &'static str) -> Origin {
+    Origin::start(move |ask| {
+        let body = format!("{name} {}\n", ask.line());
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    })
+}
+
+/// A class, and a Gateway for the routes of all namespaces.
+pub fn gateway(address: SocketAddr) -> String {
+    format!(
+        "
+kind: GatewayClass
+metadata: {{name: komainu}}
+spec: {{controllerName: komainu.dev/gateway-controller}}
+---
+kind: Gateway
+metadata: {{name: web, namespace: infra}}
+spec:
+  gatewayClassName: komainu
+  listeners:
+    - {{name: http, port: {}, protocol: HTTP, allowedRoutes: {{namespaces: {{from: All}}}}}}
+",
+        address.port()
+    )
+}
+
+/// A Service with these servers as endpoints.
+pub fn service(name: &str, origins: &[&Origin]) -> String {
+    let mut text = format!(
+        "kind: Service\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{ports: [{{port: 80}}]}}\n"
+    );
+    for (index, origin) in origins.iter().enumerate() {
+        let address = origin.url.strip_prefix("http://").unwrap();
+        let (host, port) = address.split_once(':').unwrap();
+        text += &format!(
+            "---
+kind: EndpointSlice
+metadata: {{name: {name}-{index}, namespace: shop, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: IPv4
+endpoints: [{{addresses: [{host}], conditions: {{ready: true}}}}]
+ports: [{{port: {port}}}]
+"
+        );
+    }
+    text
+}
+
+/// A route of a prefix to a Service.
+pub fn route(name: &str, prefix: &str, service: &str) -> String {
+    format!(
+        "
+kind: HTTPRoute
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  parentRefs: [{{name: web, namespace: infra}}]
+  rules:
+    - matches: [{{path: {{value: {prefix}}}}}]
+      backendRefs: [{{name: {service}, port: 80}}]
+"
+    )
+}
+
+impl Cluster {
+    /// Starts a controller at an API server that has a Gateway.
+    pub fn start() -> Cluster {
+        let (api, web) = (ApiServer::start(), nobody());
+        api.apply_yaml(&gateway(web));
+        let rig = controller(&api);
+        Cluster { api, rig, web }
+    }
+
+    /// Waits until the Gateway answers with this beginning.
+    pub fn expect_body(&self, path: &str, beginning: &str) {
+        crate::rig::eventually(&format!("{path} is answered with {beginning}"), || {
+            try_get(self.web, "shop.example.com", path)
+                .is_some_and(|answer| answer.contains(&format!("\r\n\r\n{beginning}")))
+        });
+    }
+
+    /// Waits until the Gateway answers with this status.
+    pub fn expect_status(&self, path: &str, status: u16) {
+        crate::rig::eventually(&format!("{path} is answered {status}"), || {
+            try_get(self.web, "shop.example.com", path)
+                .is_some_and(|answer| answer.starts_with(&format!("HTTP/1.1 {status} ")))
+        });
+    }
+
+    /// The condition of a route's first parent.
+    pub fn route_condition(&self, name: &str, kind: &str) -> Option<String> {
+        let status = self.api.status("httproutes", "shop", name);
+        condition(&status["parents"][0], kind)
+    }
+}
+
+/// Status and reason of a condition.
+pub fn condition(status: &Value, kind: &str) -> Option<String> {
+    let conditions = status["conditions"].as_array()?;
+    let found = conditions.iter().find(|condition| condition["type"] == kind)?;
+    Some(format!("{} {}", found["status"].as_str()?, found["reason"].as_str()?))
+}
+
+/// Starts a controller.
+pub fn controller(api: &ApiServer) -> Rig {
+    let folder = Folder::new();
+    let config = format!(
+        "
+current-context: test
+contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
+clusters: [{{name: test, cluster: {{server: 'http://{}'}}}}]
+users: [{{name: test, user: {{token: secret}}}}]
+",
+        api.address
+    );
+    folder.write("config", config);
+    let mut command = komainu();
+    command.args([
+        "kubernetes",
+        "--ready",
+        "127.0.0.1:0",
+        "--addresses",
+        "127.0.0.1",
+        "--loopback-endpoints",
+    ]);
+    command.args(["--threads", "2", "--kubeconfig"]).arg(folder.at("config"));
+    command.env("RUNTIME_DIRECTORY", folder.at("run"));
+    Rig::start(command, folder)
+}
+
+/// Sends a GET request, and returns the response; `None` if there is none.
+pub fn try_get(address: SocketAddr, host: &str, path: &str) -> Option<String> {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(crate::rig::PATIENCE)).ok()?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}

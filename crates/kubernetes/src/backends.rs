@@ -1,0 +1,183 @@
+//! Services and their endpoints as groups of upstream servers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::grants::{CrossReference, is_reference_allowed};
+use crate::objects::{
+    BackendReference, Endpoint, EndpointSlice, GATEWAY_GROUP, ObjectKey, Objects, ServicePort,
+};
+
+/// Servers of one group. Further endpoints are left out.
+const SERVERS_MAX: usize = 10_000;
+
+/// Endpoints by the Service that they belong to.
+pub(crate) type EndpointIndex = BTreeMap<ObjectKey, Vec<Arc<EndpointSlice>>>;
+
+/// Sorts endpoints by their Service.
+pub(crate) fn index_endpoints(objects: &Objects) -> EndpointIndex {
+    let mut index = EndpointIndex::new();
+    for (key, slice) in &objects.endpoint_slices {
+        if let Some(service) = slice.metadata.labels.get("kubernetes.io/service-name") {
+            index.entry(ObjectKey::new(&key.namespace, service)).or_default().push(slice.clone());
+        }
+    }
+    index
+}
+
+/// BackendGroups of upstream servers that routes use, by name.
+#[derive(Default)]
+pub(crate) struct BackendGroups {
+    /// The group's table; `None` if it has no servers.
+    tables: BTreeMap<String, Option<Value>>,
+}
+
+impl BackendGroups {
+    /// Returns the groups that have servers.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.tables.iter().filter_map(|(name, table)| Some((name, table.as_ref()?)))
+    }
+}
+
+/// A backend of a rule.
+pub(crate) enum Backend {
+    /// A group of servers, by name.
+    Group(String),
+    /// A Service without ready endpoints: 503.
+    Empty,
+}
+
+/// Why a backend is not resolved: reason and message of `ResolvedRefs`.
+pub(crate) type UnresolvedBackend = (&'static str, String);
+
+/// Where backends are looked up.
+pub(crate) struct BackendSource<'a> {
+    pub(crate) objects: &'a Objects,
+    pub(crate) endpoints: &'a EndpointIndex,
+    /// Whether endpoints at loopback addresses are used.
+    pub(crate) allows_loopback: bool,
+}
+
+impl BackendSource<'_> {
+    /// Resolves a reference of a route of `kind` in `namespace`, and notes its group.
+    pub(crate) fn resolve(
+        &self,
+        kind: &str,
+        namespace: &str,
+        reference: &BackendReference,
+        groups: &mut BackendGroups,
+    ) -> Result<Backend, UnresolvedBackend> {
+        let is_service = reference.group.as_deref().is_none_or(|group| group.is_empty() || group == "core")
+            && reference.kind.as_deref().is_none_or(|kind| kind == "Service");
+        if !is_service {
+            let text = format!(
+                "a backend of the kind {} is not supported: name a Service",
+                reference.kind.as_deref().unwrap_or_default()
+            );
+            return Err(("InvalidKind", text));
+        }
+        let key = ObjectKey::new(reference.namespace.as_deref().unwrap_or(namespace), &reference.name);
+        let cross = CrossReference {
+            from_group: GATEWAY_GROUP,
+            from_kind: kind,
+            from_namespace: namespace,
+            to_group: "",
+            to_kind: "Service",
+            to: &key,
+        };
+        if !is_reference_allowed(self.objects, &cross) {
+            let text = format!(
+                "no ReferenceGrant in the namespace {} allows this route the Service {}",
+                key.namespace, key.name
+            );
+            return Err(("RefNotPermitted", text));
+        }
+        let service = self.objects.services.get(&key);
+        let service = service.ok_or_else(|| ("BackendNotFound", format!("there is no Service {key}")))?;
+        if service.spec.r#type.as_deref() == Some("ExternalName") {
+            let text = format!(
+                "the Service {key} is of the type ExternalName, which is refused: it could name any host"
+            );
+            return Err(("BackendNotFound", text));
+        }
+        let Some(number) = reference.port else {
+            return Err(("BackendNotFound", format!("the reference to the Service {key} needs a `port`")));
+        };
+        let port =
+            service.spec.ports.iter().find(|port| port.port == number && is_tcp(port.protocol.as_deref()));
+        let port =
+            port.ok_or_else(|| ("BackendNotFound", format!("the Service {key} has no port {number}")))?;
+        let scheme = match port.app_protocol.as_deref() {
+            None | Some("" | "http" | "kubernetes.io/ws") => "http",
+            Some("kubernetes.io/h2c") => "h2c",
+            Some(other) => {
+                let text =
+                    format!("the protocol {other} of port {number} of the Service {key} is not supported");
+                return Err(("UnsupportedProtocol", text));
+            }
+        };
+        let name = format!("{}.{}.{number}", key.namespace, key.name);
+        let table = groups.tables.entry(name.clone()).or_insert_with(|| self.group_table(&key, port, scheme));
+        Ok(if table.is_some() { Backend::Group(name) } else { Backend::Empty })
+    }
+
+    fn group_table(&self, service: &ObjectKey, port: &ServicePort, scheme: &str) -> Option<Value> {
+        let slices = self.endpoints.get(service).map(Vec::as_slice).unwrap_or_default();
+        let ready = self.addresses(slices, port, |endpoint| endpoint.conditions.ready.unwrap_or(true));
+        let servers = if ready.is_empty() {
+            // Terminating endpoints still serve, and are better than none.
+            self.addresses(slices, port, |endpoint| endpoint.conditions.serving.unwrap_or(false))
+        } else {
+            ready
+        };
+        if servers.is_empty() {
+            return None;
+        }
+        let urls: Vec<String> =
+            servers.iter().take(SERVERS_MAX).map(|address| format!("{scheme}://{address}")).collect();
+        Some(json!({ "to": urls }))
+    }
+
+    fn addresses(
+        &self,
+        slices: &[Arc<EndpointSlice>],
+        port: &ServicePort,
+        is_used: impl Fn(&Endpoint) -> bool,
+    ) -> BTreeSet<SocketAddr> {
+        let wanted = port.name.as_deref().unwrap_or_default();
+        let mut found = BTreeSet::new();
+        for slice in slices.iter().filter(|slice| matches!(slice.address_type.as_str(), "IPv4" | "IPv6")) {
+            let of_slice = |port: &&crate::objects::EndpointPort| {
+                port.name.as_deref().unwrap_or_default() == wanted && is_tcp(port.protocol.as_deref())
+            };
+            let Some(number) = slice.ports.iter().find(of_slice).and_then(|port| port.port) else { continue };
+            for endpoint in slice.endpoints.iter().filter(|endpoint| is_used(endpoint)) {
+                let addresses = endpoint.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+                let usable = addresses.filter(|address| number > 0 && self.is_usable(*address));
+                found.extend(usable.map(|address| SocketAddr::new(address, number)));
+            }
+        }
+        found
+    }
+
+    /// Whether an address is one that pods have. The API server refuses others; here is a second check, because such an
+    /// address could be this server's own control interface, or the metadata of a cloud.
+    fn is_usable(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        let is_local = match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        !address.is_unspecified()
+            && !address.is_multicast()
+            && !is_local
+            && (self.allows_loopback || !address.is_loopback())
+    }
+}
+
+fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
+}

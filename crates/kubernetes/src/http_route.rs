@@ -1,0 +1,539 @@
+//! The rules of HTTPRoutes as routes of a site.
+
+use std::cmp::Reverse;
+
+use serde_json::{Map, Value, json};
+
+use crate::backends::{Backend, BackendGroups, BackendSource, UnresolvedBackend};
+use crate::escape::{self, LiteralPath};
+use crate::objects::{
+    BackendReference, CorsFilter, HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, NamedMatch,
+    NamedValue, ObjectKey, PathModifier, RequestRedirect,
+};
+
+/// Precedence of a route among those of its host: the least comes first. Exact paths, expressions, prefixes from long to
+/// short; then those with a method, with more header fields, with more query parameters; then the oldest object, by name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    path_kind: u8,
+    path_bytes: Reverse<usize>,
+    has_method: Reverse<bool>,
+    headers: Reverse<usize>,
+    queries: Reverse<usize>,
+    created: String,
+    key: ObjectKey,
+    rule: usize,
+    matched: usize,
+    part: u8,
+}
+
+/// A route for the configuration.
+#[derive(Debug, Clone)]
+pub(crate) struct RouteEntry {
+    pub(crate) rank: Rank,
+    /// The conditions.
+    pub(crate) conditions: Map<String, Value>,
+    /// Everything else.
+    pub(crate) action: Map<String, Value>,
+}
+
+/// The listener that the routes are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ListenerPort {
+    pub(crate) port: u16,
+    pub(crate) is_tls: bool,
+}
+
+/// The faults of a route that its status reports.
+#[derive(Debug, Default)]
+pub(crate) struct RouteFaults {
+    /// The first reference that is not resolved: reason and message.
+    pub(crate) unresolved: Option<UnresolvedBackend>,
+    /// Rules that are answered 500 or left out: the first fault.
+    pub(crate) invalid: Option<String>,
+    /// Whether a rule is without fault.
+    pub(crate) has_valid_rule: bool,
+}
+
+/// Translates all rules of a route for a listener.
+pub(crate) fn route_entries(
+    key: &ObjectKey,
+    route: &HttpRoute,
+    listener: ListenerPort,
+    source: &BackendSource<'_>,
+    groups: &mut BackendGroups,
+    faults: &mut RouteFaults,
+) -> Vec<RouteEntry> {
+    let mut entries = Vec::new();
+    for (index, rule) in route.spec.rules.iter().enumerate() {
+        let mut translator = RuleTranslator { key, rule, listener, source, groups, faults };
+        let (handling, is_valid) = match translator.handling() {
+            Ok(handling) => (handling, true),
+            Err(fault) => {
+                translator.faults.invalid.get_or_insert(fault);
+                (Handling::failing(), false)
+            }
+        };
+        let every = [HttpMatch::default()];
+        let matches = if rule.matches.is_empty() { &every } else { rule.matches.as_slice() };
+        for (at, one) in matches.iter().enumerate() {
+            match match_entries(key, route, (index, at), one, &handling) {
+                Ok(found) => {
+                    faults.has_valid_rule |= is_valid;
+                    entries.extend(found);
+                }
+                Err(fault) => _ = faults.invalid.get_or_insert(fault),
+            }
+        }
+    }
+    entries
+}
+
+/// How the requests of a rule are handled, whatever they match.
+struct Handling {
+    /// Directives of the route.
+    table: Map<String, Value>,
+    /// Redirect or rewrite whose path depends on the match.
+    path: Option<PathChange>,
+}
+
+/// A change of the path.
+struct PathChange {
+    /// `None` if it is the path that the upstream server gets; else the redirect up to its path, and its status.
+    redirect: Option<(String, u16)>,
+    modifier: PathModifier,
+}
+
+impl Handling {
+    /// 500, as Gateway API asks for where a rule cannot be followed.
+    fn failing() -> Handling {
+        Handling { table: failing_table(), path: None }
+    }
+}
+
+/// The directives of a route that cannot be followed.
+pub(crate) fn failing_table() -> Map<String, Value> {
+    Map::from_iter([("respond".to_owned(), json!({ "status": 500 }))])
+}
+
+struct RuleTranslator<'a, 's> {
+    key: &'a ObjectKey,
+    rule: &'a HttpRule,
+    listener: ListenerPort,
+    source: &'a BackendSource<'s>,
+    groups: &'a mut BackendGroups,
+    faults: &'a mut RouteFaults,
+}
+
+impl RuleTranslator<'_, '_> {
+    fn handling(&mut self) -> Result<Handling, String> {
+        let mut table = Map::new();
+        let mut proxy = Map::new();
+        let mut path = None;
+        let mut redirect = None;
+        for filter in &self.rule.filters {
+            match (filter.r#type.as_str(), filter) {
+                ("RequestHeaderModifier", HttpFilter { request_header_modifier: Some(modifier), .. }) => {
+                    add_request_headers(modifier, &mut proxy);
+                }
+                ("ResponseHeaderModifier", HttpFilter { response_header_modifier: Some(modifier), .. }) => {
+                    merge(&mut table, "response_headers", header_rules(modifier));
+                }
+                ("RequestRedirect", HttpFilter { request_redirect: Some(asked), .. }) => {
+                    redirect = Some(asked)
+                }
+                ("URLRewrite", HttpFilter { url_rewrite: Some(rewrite), .. }) => {
+                    if let Some(host) = &rewrite.hostname {
+                        proxy.insert("host".to_owned(), json!(checked_host(host)?));
+                    }
+                    path = rewrite.path.clone().map(|modifier| PathChange { redirect: None, modifier });
+                }
+                ("RequestMirror", HttpFilter { request_mirror: Some(mirror), .. }) => {
+                    if table.contains_key("mirror") {
+                        return Err("more than one RequestMirror in a rule is not supported".to_owned());
+                    }
+                    let Some(name) = self.group(&mirror.backend_ref) else { continue };
+                    let share = match (mirror.percent, &mirror.fraction) {
+                        (Some(percent), _) => f64::from(percent),
+                        (None, Some(part)) => {
+                            100.0 * f64::from(part.numerator)
+                                / f64::from(part.denominator.unwrap_or(100).max(1))
+                        }
+                        (None, None) => 100.0,
+                    };
+                    let share = format!("{}%", share.clamp(0.0, 100.0));
+                    table.insert("mirror".to_owned(), json!({ "to": { "upstream": name }, "share": share }));
+                }
+                ("CORS", HttpFilter { cors: Some(cors), .. }) => {
+                    table.insert("cors".to_owned(), cors_table(cors));
+                }
+                (other, _) => {
+                    let text = format!("the filter {other} is not supported");
+                    self.faults.unresolved.get_or_insert(("InvalidKind", text.clone()));
+                    return Err(text);
+                }
+            }
+        }
+        if self.rule.session_persistence.is_some() {
+            return Err("sessionPersistence is not supported".to_owned());
+        }
+        if let Some(asked) = redirect {
+            let (prefix, status) = redirect_prefix(asked, self.listener)?;
+            let path = match &asked.path {
+                Some(modifier) => {
+                    Some(PathChange { redirect: Some((prefix, status)), modifier: modifier.clone() })
+                }
+                None => {
+                    table.insert(
+                        "redirect".to_owned(),
+                        json!({ "to": format!("{prefix}$uri"), "status": status }),
+                    );
+                    None
+                }
+            };
+            return Ok(Handling { table, path });
+        }
+        self.add_timeouts(&mut proxy)?;
+        self.add_backends(proxy, &mut table)?;
+        Ok(Handling { table, path })
+    }
+
+    fn add_timeouts(&self, proxy: &mut Map<String, Value>) -> Result<(), String> {
+        let mut timeouts = Map::new();
+        let given = self.rule.timeouts.clone().unwrap_or_default();
+        for (text, keys) in [(&given.request, &["total"][..]), (&given.backend_request, &["head", "between"])]
+        {
+            let Some(text) = text else { continue };
+            let time = escape::duration(text)
+                .ok_or_else(|| format!("{text:?} is not a duration such as \"10s\""))?;
+            // Zero is for no timeout.
+            let written = match (time.is_zero(), keys[0]) {
+                (true, "total") => "unlimited".to_owned(),
+                (true, _) => "24h".to_owned(),
+                (false, _) => escape::timeout(time),
+            };
+            timeouts.extend(keys.iter().map(|key| ((*key).to_owned(), json!(written))));
+        }
+        if !timeouts.is_empty() {
+            proxy.insert("timeouts".to_owned(), Value::Object(timeouts));
+        }
+        if let Some(retry) = &self.rule.retry {
+            let attempts = retry.attempts.unwrap_or(1).min(99) + 1;
+            let codes: Vec<u16> = retry.codes.clone();
+            proxy.insert(
+                "retry".to_owned(),
+                json!({ "attempts": attempts, "statuses": codes, "budget": 100 }),
+            );
+        }
+        Ok(())
+    }
+
+    /// Resolves a backend that needs no answer, and notes its fault.
+    fn group(&mut self, reference: &BackendReference) -> Option<String> {
+        match self.source.resolve("HTTPRoute", &self.key.namespace, reference, self.groups) {
+            Ok(Backend::Group(name)) => Some(name),
+            Ok(Backend::Empty) => None,
+            Err(fault) => {
+                self.faults.unresolved.get_or_insert(fault);
+                None
+            }
+        }
+    }
+
+    fn add_backends(
+        &mut self,
+        proxy: Map<String, Value>,
+        table: &mut Map<String, Value>,
+    ) -> Result<(), String> {
+        let mut branches = Vec::new();
+        for reference in &self.rule.backend_refs {
+            let resolved = self.source.resolve("HTTPRoute", &self.key.namespace, reference, self.groups);
+            let weight = reference.weight.unwrap_or(1).min(1_000_000);
+            let action = match resolved {
+                Ok(Backend::Group(name)) => {
+                    let mut own = proxy.clone();
+                    own.insert("upstream".to_owned(), json!(name));
+                    add_backend_filters(&reference.filters, &mut own)?;
+                    ("proxy", Value::Object(own))
+                }
+                Ok(Backend::Empty) => ("respond", json!({ "status": 503 })),
+                Err(fault) => {
+                    self.faults.unresolved.get_or_insert(fault);
+                    ("respond", json!({ "status": 500 }))
+                }
+            };
+            if weight > 0 {
+                branches.push((weight, action));
+            }
+        }
+        match branches.len() {
+            0 => _ = table.insert("respond".to_owned(), json!({ "status": 500 })),
+            1 => {
+                let (_, (name, value)) = branches.remove(0);
+                table.insert(name.to_owned(), value);
+            }
+            _ => {
+                let branch = |(index, (weight, (name, value))): (usize, (u32, (&str, Value)))| json!({ "name": format!("backend-{}", index + 1), "weight": weight, name: value });
+                let branches: Vec<Value> = branches.into_iter().enumerate().map(branch).collect();
+                table.insert("split".to_owned(), json!({ "by": "random", "branches": branches }));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Filters of one backend.
+fn add_backend_filters(filters: &[HttpFilter], proxy: &mut Map<String, Value>) -> Result<(), String> {
+    for filter in filters {
+        match (filter.r#type.as_str(), filter) {
+            ("RequestHeaderModifier", HttpFilter { request_header_modifier: Some(modifier), .. }) => {
+                add_request_headers(modifier, proxy);
+            }
+            ("ResponseHeaderModifier", HttpFilter { response_header_modifier: Some(modifier), .. }) => {
+                merge(proxy, "response_headers", header_rules(modifier));
+            }
+            ("URLRewrite", HttpFilter { url_rewrite: Some(rewrite), .. }) if rewrite.path.is_none() => {
+                if let Some(host) = &rewrite.hostname {
+                    proxy.insert("host".to_owned(), json!(checked_host(host)?));
+                }
+            }
+            (other, _) => return Err(format!("the filter {other} of a backend is not supported")),
+        }
+    }
+    Ok(())
+}
+
+fn checked_host(host: &str) -> Result<&str, String> {
+    if escape::is_host(host) && !matches!(host, "pass" | "upstream") {
+        Ok(host)
+    } else {
+        Err(format!("{host:?} is not a host name"))
+    }
+}
+
+/// Changes of request fields; `Host` is a setting of the proxy.
+fn add_request_headers(modifier: &HeaderModifier, proxy: &mut Map<String, Value>) {
+    let mut modifier = modifier.clone();
+    let is_host = |field: &NamedValue| field.name.eq_ignore_ascii_case("host");
+    if let Some(host) =
+        modifier.set.iter().find(|field| is_host(field)).filter(|field| checked_host(&field.value).is_ok())
+    {
+        proxy.insert("host".to_owned(), json!(host.value));
+        modifier.set.retain(|field| !is_host(field));
+    }
+    merge(proxy, "request_headers", header_rules(&modifier));
+}
+
+fn header_rules(modifier: &HeaderModifier) -> Map<String, Value> {
+    let fields = |fields: &[NamedValue]| {
+        let mut map = Map::new();
+        for field in fields {
+            // The first of several with a name counts; names are equal in upper and lower case.
+            map.entry(field.name.to_ascii_lowercase())
+                .or_insert_with(|| json!(escape::template(field.value.trim())));
+        }
+        Value::Object(map)
+    };
+    let mut table = Map::new();
+    if !modifier.set.is_empty() {
+        table.insert("set".to_owned(), fields(&modifier.set));
+    }
+    if !modifier.add.is_empty() {
+        table.insert("add".to_owned(), fields(&modifier.add));
+    }
+    if !modifier.remove.is_empty() {
+        let names: Vec<String> = modifier.remove.iter().map(|name| name.to_ascii_lowercase()).collect();
+        table.insert("remove".to_owned(), json!(names));
+    }
+    table
+}
+
+/// Adds rules to those of another filter, key by key.
+fn merge(table: &mut Map<String, Value>, key: &str, rules: Map<String, Value>) {
+    if rules.is_empty() {
+        return;
+    }
+    let known = table.entry(key.to_owned()).or_insert_with(|| json!({}));
+    for (name, more) in rules {
+        match (known.get_mut(&name), more) {
+            (Some(Value::Object(known)), Value::Object(more)) => known.extend(more),
+            (Some(Value::Array(known)), Value::Array(more)) => known.extend(more),
+            (_, more) => known[name.as_str()] = more,
+        }
+    }
+}
+
+fn cors_table(cors: &CorsFilter) -> Value {
+    let mut table = Map::new();
+    let is_any = |texts: &[String]| texts.iter().any(|text| text == "*");
+    let has_credentials = cors.allow_credentials.unwrap_or(false);
+    if !cors.allow_origins.is_empty() {
+        table.insert(
+            "origins".to_owned(),
+            json!(if is_any(&cors.allow_origins) {
+                vec!["*".to_owned()]
+            } else {
+                cors.allow_origins.clone()
+            }),
+        );
+    }
+    if is_any(&cors.allow_methods) {
+        table.insert(
+            "methods".to_owned(),
+            json!(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
+        );
+    } else if !cors.allow_methods.is_empty() {
+        table.insert("methods".to_owned(), json!(cors.allow_methods));
+    }
+    if !cors.allow_headers.is_empty() && !is_any(&cors.allow_headers) {
+        table.insert("headers".to_owned(), json!(cors.allow_headers));
+    }
+    if !cors.expose_headers.is_empty() {
+        table.insert("expose".to_owned(), json!(cors.expose_headers));
+    }
+    table.insert("credentials".to_owned(), json!(has_credentials));
+    table.insert("max_age".to_owned(), json!(format!("{}s", cors.max_age.unwrap_or(5).clamp(0, 86_400))));
+    Value::Object(table)
+}
+
+/// Returns the start of a redirect's target, up to its path, and the status.
+fn redirect_prefix(redirect: &RequestRedirect, listener: ListenerPort) -> Result<(String, u16), String> {
+    let scheme = match redirect.scheme.as_deref() {
+        None => {
+            if listener.is_tls {
+                "https"
+            } else {
+                "http"
+            }
+        }
+        Some("http") => "http",
+        Some("https") => "https",
+        Some(other) => return Err(format!("a redirect to the scheme {other:?} is not supported")),
+    };
+    let usual = if scheme == "https" { 443 } else { 80 };
+    let port = redirect.port.unwrap_or(if redirect.scheme.is_some() { usual } else { listener.port });
+    let host = match redirect.hostname.as_deref() {
+        None => "$host",
+        Some(host) => checked_host(host)?,
+    };
+    let port = if port == usual { String::new() } else { format!(":{port}") };
+    Ok((format!("{scheme}://{host}{port}"), redirect.status_code.unwrap_or(302)))
+}
+
+/// Translates one match of a rule.
+fn match_entries(
+    key: &ObjectKey,
+    route: &HttpRoute,
+    (rule, matched): (usize, usize),
+    one: &HttpMatch,
+    handling: &Handling,
+) -> Result<Vec<RouteEntry>, String> {
+    let mut conditions = Map::new();
+    if let Some(method) = &one.method {
+        conditions.insert("method".to_owned(), json!(method));
+    }
+    for (name, matches) in [("header", &one.headers), ("query", &one.query_params)] {
+        if !matches.is_empty() {
+            conditions.insert(name.to_owned(), Value::Object(value_conditions(name, matches)?));
+        }
+    }
+    let path = one.path.clone().unwrap_or_default();
+    let value = path.value.as_deref().unwrap_or("/");
+    let kind = path.r#type.as_deref().unwrap_or("PathPrefix");
+    let rank = |path_kind: u8, path_bytes: usize, part: u8| Rank {
+        path_kind,
+        path_bytes: Reverse(path_bytes),
+        has_method: Reverse(one.method.is_some()),
+        headers: Reverse(one.headers.len()),
+        queries: Reverse(one.query_params.len()),
+        created: route.metadata.creation_timestamp.clone(),
+        key: key.clone(),
+        rule,
+        matched,
+        part,
+    };
+    let entry = |rank: Rank, paths: &[String], action: Map<String, Value>| {
+        let mut conditions = conditions.clone();
+        if !paths.is_empty() {
+            conditions.insert("path".to_owned(), json!(paths));
+        }
+        RouteEntry { rank, conditions, action }
+    };
+    let not_a_path = || format!("{value:?} is not a path");
+    match kind {
+        "Exact" => {
+            let literal = LiteralPath::new(value).ok_or_else(not_a_path)?;
+            let action = with_full_path(handling)?;
+            Ok(vec![entry(rank(0, literal.len(), 0), &[literal.exact()], action)])
+        }
+        "RegularExpression" => {
+            let action = with_full_path(handling)?;
+            Ok(vec![entry(rank(1, value.len(), 0), &[escape::whole_expression(value)], action)])
+        }
+        "PathPrefix" => {
+            let literal = LiteralPath::new(value).ok_or_else(not_a_path)?.without_slash();
+            let (below, rest) = literal.below();
+            let bytes = literal.len();
+            let replaced = match &handling.path {
+                Some(change) if change.modifier.r#type == "ReplacePrefixMatch" => change,
+                _ => {
+                    let paths = if literal.is_empty() { Vec::new() } else { vec![literal.exact(), below] };
+                    return Ok(vec![entry(rank(2, bytes, 0), &paths, with_full_path(handling)?)]);
+                }
+            };
+            let to = replaced.modifier.replace_prefix_match.as_deref().unwrap_or_default();
+            let to = escape::path_template(to.trim_end_matches('/'));
+            let to = to.trim_end_matches('/');
+            let mut entries = Vec::new();
+            if !literal.is_empty() {
+                let alone = if to.is_empty() { "/" } else { to };
+                entries.push(entry(
+                    rank(2, bytes, 0),
+                    &[literal.exact()],
+                    with_path(handling, replaced, alone),
+                ));
+            }
+            let action = with_path(handling, replaced, &format!("{to}/{rest}"));
+            entries.push(entry(rank(2, bytes, 1), &[below], action));
+            Ok(entries)
+        }
+        other => Err(format!("a match of the path by {other} is not supported")),
+    }
+}
+
+/// Returns the directives of a rule whose path, if it is changed, is replaced as a whole.
+fn with_full_path(handling: &Handling) -> Result<Map<String, Value>, String> {
+    let Some(change) = &handling.path else { return Ok(handling.table.clone()) };
+    match (change.modifier.r#type.as_str(), &change.modifier.replace_full_path) {
+        ("ReplaceFullPath", Some(path)) => Ok(with_path(handling, change, &escape::path_template(path))),
+        ("ReplacePrefixMatch", _) => Err("ReplacePrefixMatch needs a match by PathPrefix".to_owned()),
+        (other, _) => Err(format!("a change of the path by {other} is not supported")),
+    }
+}
+
+fn with_path(handling: &Handling, change: &PathChange, path: &str) -> Map<String, Value> {
+    let mut table = handling.table.clone();
+    match &change.redirect {
+        Some((prefix, status)) => table.insert(
+            "redirect".to_owned(),
+            json!({ "to": format!("{prefix}{path}$query"), "status": status }),
+        ),
+        None => table.insert("rewrite".to_owned(), json!(path)),
+    };
+    table
+}
+
+/// Conditions of header fields or query parameters. The first of several with a name counts.
+fn value_conditions(what: &str, matches: &[NamedMatch]) -> Result<Map<String, Value>, String> {
+    let mut table = Map::new();
+    for one in matches {
+        let name = if what == "header" { one.name.to_ascii_lowercase() } else { one.name.clone() };
+        let pattern = match one.r#type.as_deref().unwrap_or("Exact") {
+            "Exact" => escape::exact_value(&one.value),
+            "RegularExpression" => escape::whole_expression(&one.value),
+            other => return Err(format!("a match of {what} by {other} is not supported")),
+        };
+        table.entry(name).or_insert(Value::String(pattern));
+    }
+    Ok(table)
+}

@@ -1,0 +1,38 @@
+//! `komainu kubernetes`: objects of the Kubernetes API to a configuration, and their status back.
+//!
+//! This crate owns the client of the API server, the objects that it has sent, their translation to the tree of a
+//! configuration, and the status that is written to them. It never serves a request, and never writes a file: the caller
+//! puts each finished configuration in force, as on a reload. Everything that the API server sends is bounded, and the
+//! objects of one tenant affect neither those of others nor anything but values of the configuration.
+//!
+//! | Module | Owns |
+//! |---|---|
+//! | `objects` | the fields that are used of each kind, and the store of all objects |
+//! | `escape` | values of objects as values of directives |
+//! | `grants` | which namespaces may name which objects |
+//! | `options` | settings of the translation, and conditions |
+//! | `listeners` | Gateways: addresses, conflicts, certificates |
+//! | `backends` | Services and their endpoints as groups of upstream servers |
+//! | `http_route` | the rules of HTTPRoutes as routes |
+//! | `translate` | a snapshot of objects to a configuration and to statuses, without I/O and clocks |
+//! | `status` | what a status becomes, and whether it has to be written |
+//! | `account` | the address of the API server and the credentials |
+//! | `client` | requests, lists and watches |
+//! | `lease` | which of several replicas writes statuses |
+//! | `run` | the thread |
+//!
+//! Modules, from low to high; each imports only from those above it.
+
+pub mod objects;
+mod escape;
+mod grants;
+pub mod options;
+mod listeners;
+mod backends;
+mod http_route;
+pub mod translate;
+mod status;
+pub mod account;
+mod client;
+mod lease;
+pub mod run;

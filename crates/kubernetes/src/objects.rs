@@ -1,0 +1,486 @@
+//! Objects of the Kubernetes API: the fields that are used of each kind, and the store of all objects.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Objects of one kind that are kept. Further ones are ignored, which is logged.
+pub const OBJECTS_MAX: usize = 100_000;
+/// Bytes that a name, namespace or resource version may have; the API server allows 253.
+const NAME_BYTES_MAX: usize = 512;
+
+/// Namespace and name of an object; the namespace is empty for kinds of the whole cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct ObjectKey {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// Creates a key.
+    #[must_use]
+    pub fn new(namespace: &str, name: &str) -> ObjectKey {
+        ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() }
+    }
+}
+
+impl std::fmt::Display for ObjectKey {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.namespace.as_str() {
+            "" => out.write_str(&self.name),
+            namespace => write!(out, "{namespace}/{}", self.name),
+        }
+    }
+}
+
+/// Declares structs of an object, with the names of the API's fields; absent fields have their default.
+macro_rules! api_structs {
+    ($($(#[$attributes:meta])* $name:ident { $($(#[$field_attributes:meta])* $field:ident: $type:ty),* $(,)? })*) => {
+        $(
+            $(#[$attributes])*
+            #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+            #[serde(rename_all = "camelCase", default)]
+            #[allow(missing_docs, reason = "most fields are described by the API")]
+            pub struct $name { $($(#[$field_attributes])* pub $field: $type),* }
+        )*
+    };
+}
+
+api_structs! {
+    /// What every object has.
+    Metadata {
+        /// Name.
+        name: String,
+        /// Namespace; empty for kinds of the whole cluster.
+        namespace: String,
+        /// Identity; another object of the same name has another one.
+        uid: String,
+        /// Version of this state of the object.
+        resource_version: String,
+        /// Number of changes of `spec`.
+        generation: i64,
+        /// RFC 3339, in UTC: texts sort as times.
+        creation_timestamp: String,
+        /// Labels.
+        labels: BTreeMap<String, String>,
+        /// Annotations.
+        annotations: BTreeMap<String, String>,
+    }
+    /// A class of Gateways.
+    GatewayClass { metadata: Metadata, spec: GatewayClassSpec, status: Value }
+    /// Its specification.
+    GatewayClassSpec { controller_name: String }
+    /// A Gateway: listeners at an address.
+    Gateway { metadata: Metadata, spec: GatewaySpec, status: Value }
+    /// Its specification.
+    GatewaySpec { gateway_class_name: String, listeners: Vec<GatewayListener>, addresses: Vec<GatewayAddress> }
+    /// An address that a Gateway asks for.
+    GatewayAddress { r#type: Option<String>, value: Option<String> }
+    /// A listener of a Gateway.
+    GatewayListener {
+        name: String,
+        hostname: Option<String>,
+        port: u16,
+        protocol: String,
+        tls: Option<ListenerTls>,
+        allowed_routes: Option<AllowedRoutes>,
+    }
+    /// TLS of a listener.
+    ListenerTls { mode: Option<String>, certificate_refs: Vec<ObjectReference> }
+    /// Routes that a listener takes.
+    AllowedRoutes { namespaces: Option<RouteNamespaces>, kinds: Vec<RouteKind> }
+    /// Namespaces whose routes a listener takes.
+    RouteNamespaces { from: Option<String>, selector: Option<LabelSelector> }
+    /// A kind of routes.
+    RouteKind { group: Option<String>, kind: String }
+    /// A selector of labels.
+    LabelSelector { match_labels: BTreeMap<String, String>, match_expressions: Vec<LabelExpression> }
+    /// A condition of a label.
+    LabelExpression { key: String, operator: String, values: Vec<String> }
+    /// A reference to an object.
+    ObjectReference { group: Option<String>, kind: Option<String>, namespace: Option<String>, name: String }
+    /// A reference of a route to its Gateway.
+    ParentReference {
+        group: Option<String>,
+        kind: Option<String>,
+        namespace: Option<String>,
+        name: String,
+        section_name: Option<String>,
+        port: Option<u16>,
+    }
+    /// An HTTPRoute.
+    HttpRoute { metadata: Metadata, spec: HttpRouteSpec, status: Value }
+    /// Its specification.
+    HttpRouteSpec { parent_refs: Vec<ParentReference>, hostnames: Vec<String>, rules: Vec<HttpRule> }
+    /// A rule of an HTTPRoute.
+    HttpRule {
+        matches: Vec<HttpMatch>,
+        filters: Vec<HttpFilter>,
+        backend_refs: Vec<BackendReference>,
+        timeouts: Option<RuleTimeouts>,
+        retry: Option<RuleRetry>,
+        session_persistence: Option<Value>,
+    }
+    /// Timeouts of a rule.
+    RuleTimeouts { request: Option<String>, backend_request: Option<String> }
+    /// Retries of a rule.
+    RuleRetry { codes: Vec<u16>, attempts: Option<u32>, backoff: Option<String> }
+    /// Conditions of a rule, all of which a request must meet.
+    HttpMatch {
+        path: Option<PathMatch>,
+        headers: Vec<NamedMatch>,
+        query_params: Vec<NamedMatch>,
+        method: Option<String>,
+    }
+    /// A condition of the path.
+    PathMatch { r#type: Option<String>, value: Option<String> }
+    /// A condition of a header field or query parameter.
+    NamedMatch { r#type: Option<String>, name: String, value: String }
+    /// A filter.
+    HttpFilter {
+        r#type: String,
+        request_header_modifier: Option<HeaderModifier>,
+        response_header_modifier: Option<HeaderModifier>,
+        request_mirror: Option<RequestMirror>,
+        request_redirect: Option<RequestRedirect>,
+        url_rewrite: Option<UrlRewrite>,
+        cors: Option<CorsFilter>,
+    }
+    /// Changes of header fields.
+    HeaderModifier { set: Vec<NamedValue>, add: Vec<NamedValue>, remove: Vec<String> }
+    /// Name and value of a field.
+    NamedValue { name: String, value: String }
+    /// Copies of requests.
+    RequestMirror { backend_ref: BackendReference, percent: Option<u32>, fraction: Option<Fraction> }
+    /// A fraction.
+    Fraction { numerator: u32, denominator: Option<u32> }
+    /// A redirect.
+    RequestRedirect {
+        scheme: Option<String>,
+        hostname: Option<String>,
+        path: Option<PathModifier>,
+        port: Option<u16>,
+        status_code: Option<u16>,
+    }
+    /// Another path.
+    PathModifier { r#type: String, replace_full_path: Option<String>, replace_prefix_match: Option<String> }
+    /// Another URL for the upstream server.
+    UrlRewrite { hostname: Option<String>, path: Option<PathModifier> }
+    /// Cross-origin requests.
+    CorsFilter {
+        allow_origins: Vec<String>,
+        allow_credentials: Option<bool>,
+        allow_methods: Vec<String>,
+        allow_headers: Vec<String>,
+        expose_headers: Vec<String>,
+        max_age: Option<i64>,
+    }
+    /// A reference to a backend, with its share of requests.
+    BackendReference {
+        group: Option<String>,
+        kind: Option<String>,
+        namespace: Option<String>,
+        name: String,
+        port: Option<u16>,
+        weight: Option<u32>,
+        filters: Vec<HttpFilter>,
+    }
+    /// Permission to refer to objects of the namespace from another one.
+    ReferenceGrant { metadata: Metadata, spec: ReferenceGrantSpec }
+    /// Its specification.
+    ReferenceGrantSpec { from: Vec<GrantFrom>, to: Vec<GrantTo> }
+    /// The kinds and namespace that may refer.
+    GrantFrom { group: String, kind: String, namespace: String }
+    /// The objects that may be referred to.
+    GrantTo { group: String, kind: String, name: Option<String> }
+    /// A Service.
+    Service { metadata: Metadata, spec: ServiceSpec }
+    /// Its specification.
+    ServiceSpec { ports: Vec<ServicePort>, r#type: Option<String> }
+    /// A port of a Service.
+    ServicePort { name: Option<String>, port: u16, protocol: Option<String>, app_protocol: Option<String> }
+    /// Endpoints of a Service.
+    EndpointSlice { metadata: Metadata, address_type: String, endpoints: Vec<Endpoint>, ports: Vec<EndpointPort> }
+    /// One endpoint.
+    Endpoint { addresses: Vec<String>, conditions: EndpointConditions }
+    /// Its state.
+    EndpointConditions { ready: Option<bool>, serving: Option<bool>, terminating: Option<bool> }
+    /// A port of the endpoints of a slice.
+    EndpointPort { name: Option<String>, port: Option<u16>, protocol: Option<String>, app_protocol: Option<String> }
+    /// A namespace.
+    Namespace { metadata: Metadata }
+    /// A Secret; only `kubernetes.io/tls` is kept.
+    Secret { metadata: Metadata, r#type: String, data: BTreeMap<String, String> }
+}
+
+/// A kind of objects that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `GatewayClass`
+    GatewayClass,
+    /// `Gateway`
+    Gateway,
+    /// `HTTPRoute`
+    HttpRoute,
+    /// `ReferenceGrant`
+    ReferenceGrant,
+    /// `Service`
+    Service,
+    /// `EndpointSlice`
+    EndpointSlice,
+    /// `Namespace`
+    Namespace,
+    /// `Secret`
+    Secret,
+}
+
+/// The group of Gateway API.
+pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 8] = [
+        Kind::GatewayClass,
+        Kind::Gateway,
+        Kind::HttpRoute,
+        Kind::ReferenceGrant,
+        Kind::Service,
+        Kind::EndpointSlice,
+        Kind::Namespace,
+        Kind::Secret,
+    ];
+
+    /// Returns the group, with the versions to ask for, newest first, and the name in paths.
+    #[must_use]
+    pub fn resource(self) -> (&'static str, &'static [&'static str], &'static str) {
+        match self {
+            Kind::GatewayClass => (GATEWAY_GROUP, &["v1"], "gatewayclasses"),
+            Kind::Gateway => (GATEWAY_GROUP, &["v1"], "gateways"),
+            Kind::HttpRoute => (GATEWAY_GROUP, &["v1"], "httproutes"),
+            Kind::ReferenceGrant => (GATEWAY_GROUP, &["v1", "v1beta1"], "referencegrants"),
+            Kind::Service => ("", &["v1"], "services"),
+            Kind::EndpointSlice => ("discovery.k8s.io", &["v1"], "endpointslices"),
+            Kind::Namespace => ("", &["v1"], "namespaces"),
+            Kind::Secret => ("", &["v1"], "secrets"),
+        }
+    }
+
+    /// Returns the name of the kind.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::GatewayClass => "GatewayClass",
+            Kind::Gateway => "Gateway",
+            Kind::HttpRoute => "HTTPRoute",
+            Kind::ReferenceGrant => "ReferenceGrant",
+            Kind::Service => "Service",
+            Kind::EndpointSlice => "EndpointSlice",
+            Kind::Namespace => "Namespace",
+            Kind::Secret => "Secret",
+        }
+    }
+
+    /// Whether its objects belong to namespaces.
+    #[must_use]
+    pub fn is_namespaced(self) -> bool {
+        !matches!(self, Kind::GatewayClass | Kind::Namespace)
+    }
+
+    /// Returns the path of its objects at the API server, or of one object. `namespace` is empty for all.
+    #[must_use]
+    pub fn path(self, version: &str, namespace: &str, name: &str) -> String {
+        let (group, _, plural) = self.resource();
+        let mut path =
+            if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
+        if self.is_namespaced() && !namespace.is_empty() {
+            path += &format!("/namespaces/{namespace}");
+        }
+        path += &format!("/{plural}");
+        if !name.is_empty() {
+            path += &format!("/{name}");
+        }
+        path
+    }
+}
+
+/// Objects of one kind.
+pub type Table<T> = BTreeMap<ObjectKey, Arc<T>>;
+
+/// All objects. Copies share the objects themselves.
+#[derive(Debug, Clone, Default)]
+pub struct Objects {
+    /// Classes of Gateways.
+    pub gateway_classes: Table<GatewayClass>,
+    /// Gateways.
+    pub gateways: Table<Gateway>,
+    /// HTTPRoutes.
+    pub http_routes: Table<HttpRoute>,
+    /// Permissions of references.
+    pub reference_grants: Table<ReferenceGrant>,
+    /// Services.
+    pub services: Table<Service>,
+    /// Endpoints.
+    pub endpoint_slices: Table<EndpointSlice>,
+    /// Namespaces.
+    pub namespaces: Table<Namespace>,
+    /// Certificates with their keys.
+    pub secrets: Table<Secret>,
+}
+
+/// Why an object is ignored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RefusedObject {
+    /// The object lacks a name, or the name is longer than names are.
+    Nameless,
+    /// A field has another type than the API declares.
+    Malformed(String),
+    /// The store has the most objects of this kind that it takes.
+    TooMany,
+}
+
+/// Applies `$call` to the table of a kind.
+macro_rules! in_table {
+    ($objects:expr, $kind:expr, $table:ident => $call:expr) => {
+        match $kind {
+            Kind::GatewayClass => {
+                let $table = &mut $objects.gateway_classes;
+                $call
+            }
+            Kind::Gateway => {
+                let $table = &mut $objects.gateways;
+                $call
+            }
+            Kind::HttpRoute => {
+                let $table = &mut $objects.http_routes;
+                $call
+            }
+            Kind::ReferenceGrant => {
+                let $table = &mut $objects.reference_grants;
+                $call
+            }
+            Kind::Service => {
+                let $table = &mut $objects.services;
+                $call
+            }
+            Kind::EndpointSlice => {
+                let $table = &mut $objects.endpoint_slices;
+                $call
+            }
+            Kind::Namespace => {
+                let $table = &mut $objects.namespaces;
+                $call
+            }
+            Kind::Secret => {
+                let $table = &mut $objects.secrets;
+                $call
+            }
+        }
+    };
+}
+
+impl Objects {
+    /// Stores an object in its newest state. A malformed object replaces what is known of it by nothing: an older state would be
+    /// served for ever. Returns whether anything has changed that is not `status` or a version.
+    ///
+    /// # Errors
+    /// The object is ignored.
+    pub fn put(&mut self, kind: Kind, object: Value) -> Result<bool, RefusedObject> {
+        let key = object_key(&object).ok_or(RefusedObject::Nameless)?;
+        if kind == Kind::Secret && object.get("type").and_then(Value::as_str) != Some("kubernetes.io/tls") {
+            return Ok(self.remove(kind, &key));
+        }
+        in_table!(self, kind, table => put_in(table, key, object))
+    }
+
+    /// Removes an object. Returns whether it was there.
+    pub fn remove(&mut self, kind: Kind, key: &ObjectKey) -> bool {
+        in_table!(self, kind, table => table.remove(key).is_some())
+    }
+
+    /// Removes the objects of a kind that are not among these, as after a list.
+    pub fn retain(&mut self, kind: Kind, keys: &std::collections::BTreeSet<ObjectKey>) -> bool {
+        in_table!(self, kind, table => {
+            let before = table.len();
+            table.retain(|key, _| keys.contains(key));
+            table.len() != before
+        })
+    }
+}
+
+/// Returns the name of an object.
+#[must_use]
+pub fn object_key(object: &Value) -> Option<ObjectKey> {
+    let metadata = object.get("metadata")?;
+    let text = |key: &str| metadata.get(key).and_then(Value::as_str).unwrap_or_default();
+    let key = ObjectKey::new(text("namespace"), text("name"));
+    let is_name = |text: &str| {
+        text.len() <= NAME_BYTES_MAX
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b':'))
+    };
+    (!key.name.is_empty() && is_name(&key.name) && is_name(&key.namespace)).then_some(key)
+}
+
+/// Whether two states of an object have the same meaning: versions do not count.
+trait SameMeaning {
+    fn has_same_meaning(&self, other: &Self) -> bool;
+}
+
+macro_rules! same_meaning {
+    ($($type:ty: $($field:ident),+;)*) => {
+        $(impl SameMeaning for $type {
+            fn has_same_meaning(&self, other: &Self) -> bool {
+                self.metadata.uid == other.metadata.uid
+                    && self.metadata.generation == other.metadata.generation
+                    && self.metadata.labels == other.metadata.labels
+                    && self.metadata.annotations == other.metadata.annotations
+                    $(&& self.$field == other.$field)+
+            }
+        })*
+    };
+}
+
+same_meaning! {
+    // A status that somebody else has changed is written again.
+    GatewayClass: spec, status;
+    Gateway: spec, status;
+    HttpRoute: spec, status;
+    ReferenceGrant: spec;
+    Service: spec;
+    EndpointSlice: address_type, endpoints, ports;
+    Namespace: metadata;
+    Secret: data;
+}
+
+fn put_in<T: DeserializeOwned + SameMeaning>(
+    table: &mut Table<T>,
+    key: ObjectKey,
+    object: Value,
+) -> Result<bool, RefusedObject> {
+    let object: T = match serde_json::from_value(object) {
+        Ok(object) => object,
+        Err(error) => {
+            table.remove(&key);
+            return Err(RefusedObject::Malformed(error.to_string()));
+        }
+    };
+    match table.get(&key) {
+        Some(known) => {
+            let is_changed = !known.has_same_meaning(&object);
+            // The version counts for the next change of the status.
+            table.insert(key, Arc::new(object));
+            Ok(is_changed)
+        }
+        None if table.len() >= OBJECTS_MAX => Err(RefusedObject::TooMany),
+        None => {
+            table.insert(key, Arc::new(object));
+            Ok(true)
+        }
+    }
+}

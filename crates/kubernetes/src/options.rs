@@ -1,0 +1,84 @@
+//! Names and settings of the controller that do not come from objects, and conditions of statuses.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use serde_json::{Map, Value, json};
+
+/// The controller that GatewayClasses name.
+pub const CONTROLLER_NAME: &str = "komainu.dev/gateway-controller";
+/// Folder of the contents of objects, which are in memory. No such folder exists.
+pub const MEMORY_FOLDER: &str = "/komainu-kubernetes";
+
+/// What does not come from objects.
+#[derive(Debug, Clone, Default)]
+pub struct TranslateOptions {
+    /// The only GatewayClass to serve; `None` for all of this controller.
+    pub gateway_class: Option<String>,
+    /// Addresses, of which each Gateway gets one. If empty, all Gateways share every address of the machine.
+    pub pool: Vec<IpAddr>,
+    /// Addresses in the status of Gateways that share every address.
+    pub status_addresses: Vec<String>,
+    /// Addresses of listeners that cannot be bound, with the reason.
+    pub unusable: BTreeMap<String, String>,
+    /// Whether endpoints at loopback addresses are used.
+    pub allows_loopback: bool,
+    /// Directives of the server itself: the top of a configuration file.
+    pub base: Map<String, Value>,
+}
+
+/// A condition of a status, without its time.
+pub(crate) struct StatusCondition {
+    kind: &'static str,
+    is_true: bool,
+    reason: String,
+    message: String,
+}
+
+impl StatusCondition {
+    pub(crate) fn new(kind: &'static str, is_true: bool, reason: &str, message: &str) -> StatusCondition {
+        // The API server refuses longer ones.
+        let message = message.chars().take(4_000).collect();
+        StatusCondition { kind, is_true, reason: reason.to_owned(), message }
+    }
+
+    pub(crate) fn json(&self, generation: i64) -> Value {
+        json!({
+            "type": self.kind,
+            "status": if self.is_true { "True" } else { "False" },
+            "reason": self.reason,
+            "message": self.message,
+            "observedGeneration": generation,
+        })
+    }
+}
+
+/// Features of Gateway API that are declared in the status of a GatewayClass, sorted.
+pub(crate) const FEATURES: [&str; 26] = [
+    "Gateway",
+    "GatewayHTTPListenerIsolation",
+    "GatewayPort8080",
+    "HTTPRoute",
+    "HTTPRoute303RedirectStatusCode",
+    "HTTPRoute307RedirectStatusCode",
+    "HTTPRoute308RedirectStatusCode",
+    "HTTPRouteBackendProtocolH2C",
+    "HTTPRouteBackendProtocolWebSocket",
+    "HTTPRouteBackendRequestHeaderModification",
+    "HTTPRouteBackendTimeout",
+    "HTTPRouteCORS",
+    "HTTPRouteHostRewrite",
+    "HTTPRouteMethodMatching",
+    "HTTPRouteNamedRouteRule",
+    "HTTPRouteParentRefPort",
+    "HTTPRoutePathRedirect",
+    "HTTPRoutePathRewrite",
+    "HTTPRoutePortRedirect",
+    "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestMirror",
+    "HTTPRouteRequestPercentageMirror",
+    "HTTPRouteRequestTimeout",
+    "HTTPRouteResponseHeaderModification",
+    "HTTPRouteSchemeRedirect",
+    "ReferenceGrant",
+];

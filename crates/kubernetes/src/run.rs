@@ -1,0 +1,510 @@
+//! The thread that watches the API server, hands finished configurations to the server, and writes statuses.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::Method;
+use logging::notice::ErrorLog;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{sleep, sleep_until};
+
+use crate::account::ApiAccount;
+use crate::client::{ApiClient, ApiError, WatchEvent};
+use crate::lease::{LeaseHolder, RENEW_INTERVAL, now_text};
+use crate::objects::{Kind, ObjectKey, Objects, object_key};
+use crate::options::TranslateOptions;
+use crate::status::merged_status;
+use crate::translate::{ClusterConfig, DesiredStatus, translate};
+
+/// Time to wait for further changes before the objects are translated.
+const DEBOUNCE: Duration = Duration::from_millis(5);
+/// Time between two attempts to bind an address that could not be bound, or to apply what could not be applied.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Time after which a kind that the API server does not have is asked for again.
+const ABSENT_INTERVAL: Duration = Duration::from_secs(30);
+/// Limits of the time between two attempts to reach the API server.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
+/// Events that wait.
+const EVENTS_MAX: usize = 1024;
+/// Statuses that are written at the same time.
+const WRITES_MAX: usize = 8;
+
+/// Puts a configuration in force. The error is a text for the log.
+pub type ApplyConfig = Box<dyn FnMut(ClusterConfig) -> Result<(), String> + Send>;
+
+/// Settings of the controller.
+pub struct ControllerOptions {
+    /// The API server and the credentials.
+    pub account: ApiAccount,
+    /// The only namespace to watch; empty for all.
+    pub namespace: String,
+    /// Name of this replica.
+    pub identity: String,
+    /// Settings of the translation.
+    pub translate: TranslateOptions,
+}
+
+/// Starts the thread.
+///
+/// # Errors
+/// The client cannot be set up, or the thread cannot be started.
+pub fn start(options: ControllerOptions, apply: ApplyConfig, log: ErrorLog) -> io::Result<()> {
+    let client = ApiClient::new(options.account.clone()).map_err(io::Error::other)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new().name("kubernetes".into()).spawn(move || {
+        runtime.block_on(run(options, client, Arc::new(Mutex::new(apply)), log));
+    })?;
+    Ok(())
+}
+
+/// News for the controller.
+enum ControllerEvent {
+    /// All objects of a kind.
+    Listed(Kind, Vec<Value>),
+    /// The API server does not have the kind, or refuses it.
+    Absent(Kind, String),
+    Changed(Kind, Value),
+    Deleted(Kind, Value),
+    /// A request has failed.
+    Failed(Kind, String),
+    /// A status could not be written.
+    Unwritten,
+}
+
+type SharedApply = Arc<Mutex<ApplyConfig>>;
+
+async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, log: ErrorLog) {
+    let (events, mut received) = mpsc::channel(EVENTS_MAX);
+    for kind in Kind::ALL {
+        tokio::spawn(follow(client.clone(), kind, options.namespace.clone(), events.clone()));
+    }
+    let (leader, is_leader) = watch::channel(false);
+    tokio::spawn(hold_lease(
+        client.clone(),
+        options.account.namespace.clone(),
+        options.identity.clone(),
+        leader,
+        log.clone(),
+    ));
+    let (wanted, to_write) = watch::channel(Arc::new(Vec::new()));
+    tokio::spawn(write_statuses(client, to_write, is_leader.clone(), events.clone(), log.clone()));
+    let mut controller = Controller {
+        objects: Objects::default(),
+        seen: BTreeSet::new(),
+        failing: BTreeMap::new(),
+        options: options.translate,
+        applied: None,
+        applied_addresses: BTreeSet::new(),
+        apply,
+        wanted,
+        statuses: Vec::new(),
+        retry_at: None,
+        log,
+        logged: BTreeSet::new(),
+    };
+    let mut is_leader = is_leader;
+    let mut dirty_at: Option<Instant> = None;
+    loop {
+        let due = [dirty_at.map(|at| at + DEBOUNCE), controller.retry_at].into_iter().flatten().min();
+        let is_complete = controller.seen.len() == Kind::ALL.len();
+        tokio::select! {
+            biased;
+            () = async { sleep_until(due.unwrap_or_else(Instant::now).into()).await }, if due.is_some() && is_complete => {
+                dirty_at = None;
+                controller.update().await;
+            }
+            event = received.recv() => {
+                let Some(event) = event else { return };
+                if controller.take(event) {
+                    dirty_at.get_or_insert_with(Instant::now);
+                }
+            }
+            changed = is_leader.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                controller.offer_statuses();
+            }
+        }
+    }
+}
+
+/// Lists a kind and watches it, for ever.
+async fn follow(client: ApiClient, kind: Kind, namespace: String, events: mpsc::Sender<ControllerEvent>) {
+    let mut pause = BACKOFF.0;
+    let namespace = if kind.is_namespaced() { namespace } else { String::new() };
+    loop {
+        let outcome = follow_once(&client, kind, &namespace, &events, &mut pause).await;
+        let wait = match outcome {
+            // Not installed, or not permitted: nothing of this kind is served.
+            Err(error @ ApiError::Status(403 | 404, _)) => {
+                let _ = events.send(ControllerEvent::Absent(kind, error.to_string())).await;
+                ABSENT_INTERVAL
+            }
+            Err(ApiError::Status(410, _)) => BACKOFF.0,
+            Err(error) => {
+                if events.send(ControllerEvent::Failed(kind, error.to_string())).await.is_err() {
+                    return;
+                }
+                let wait = pause;
+                pause = (pause * 2).min(BACKOFF.1);
+                wait
+            }
+            Ok(()) => BACKOFF.0,
+        };
+        // With jitter, so that replicas do not ask together.
+        sleep(wait.mul_f64(0.5 + fastrand::f64())).await;
+    }
+}
+
+async fn follow_once(
+    client: &ApiClient,
+    kind: Kind,
+    namespace: &str,
+    events: &mpsc::Sender<ControllerEvent>,
+    pause: &mut Duration,
+) -> Result<(), ApiError> {
+    let (objects, mut since, version) = client.list(kind, namespace).await?;
+    let _ = events.send(ControllerEvent::Listed(kind, objects)).await;
+    loop {
+        let started = Instant::now();
+        let before = since.clone();
+        let mut watch = client.watch(kind, version, namespace, &since).await?;
+        loop {
+            let event = match watch.next().await {
+                Ok(Some(event)) => event,
+                Ok(None) | Err(ApiError::Broken) => break,
+                Err(error) => return Err(error),
+            };
+            let object = match &event {
+                WatchEvent::Changed(object) | WatchEvent::Deleted(object) => object,
+                WatchEvent::Bookmark(version) => {
+                    since.clone_from(version);
+                    continue;
+                }
+            };
+            let version = object.pointer("/metadata/resourceVersion").and_then(Value::as_str);
+            since = version.unwrap_or_default().to_owned();
+            let event = match event {
+                WatchEvent::Deleted(object) => ControllerEvent::Deleted(kind, object),
+                WatchEvent::Changed(object) => ControllerEvent::Changed(kind, object),
+                WatchEvent::Bookmark(_) => continue,
+            };
+            if events.send(event).await.is_err() {
+                return Ok(());
+            }
+        }
+        if since == before && started.elapsed() < Duration::from_secs(1) {
+            // A watch that ends at once would be asked for without a pause.
+            sleep(*pause).await;
+            *pause = (*pause * 2).min(BACKOFF.1);
+        } else {
+            *pause = BACKOFF.0;
+        }
+    }
+}
+
+async fn hold_lease(
+    client: ApiClient,
+    namespace: String,
+    identity: String,
+    leader: watch::Sender<bool>,
+    log: ErrorLog,
+) {
+    let mut lease = LeaseHolder::new(client, &namespace, &identity);
+    let mut is_reported = false;
+    let mut renewed_at = Instant::now();
+    loop {
+        match lease.acquire().await {
+            Ok(holds) => {
+                is_reported = false;
+                renewed_at = Instant::now();
+                leader.send_if_modified(|now| std::mem::replace(now, holds) != holds);
+            }
+            Err(error) => {
+                if renewed_at.elapsed() > crate::lease::LEASE_DURATION {
+                    leader.send_if_modified(|now| std::mem::replace(now, false));
+                }
+                if !std::mem::replace(&mut is_reported, true) {
+                    log.warn(&format!("the Lease in the namespace {namespace} cannot be had, and no status is written: {error}"));
+                }
+            }
+        }
+        sleep(RENEW_INTERVAL).await;
+    }
+}
+
+/// A status to write: the object's kind, name and version, and its whole new status.
+#[derive(Clone, Debug, PartialEq)]
+struct StatusWrite {
+    kind: Kind,
+    key: ObjectKey,
+    version: String,
+    status: Value,
+}
+
+/// Writes the newest statuses, a few at a time.
+async fn write_statuses(
+    client: ApiClient,
+    mut wanted: watch::Receiver<Arc<Vec<StatusWrite>>>,
+    is_leader: watch::Receiver<bool>,
+    events: mpsc::Sender<ControllerEvent>,
+    log: ErrorLog,
+) {
+    let mut is_reported = false;
+    while wanted.changed().await.is_ok() {
+        let writes = wanted.borrow_and_update().clone();
+        for some in writes.chunks(WRITES_MAX) {
+            if !*is_leader.borrow() || wanted.has_changed().unwrap_or(true) {
+                break;
+            }
+            let mut tasks = tokio::task::JoinSet::new();
+            for write in some.iter().cloned() {
+                let client = client.clone();
+                tasks.spawn(async move {
+                    let path = write.kind.path("v1", &write.key.namespace, &write.key.name) + "/status";
+                    // The version makes the API server refuse it if the object has changed.
+                    let patch =
+                        json!({ "metadata": { "resourceVersion": write.version }, "status": write.status });
+                    let outcome = client
+                        .request(Method::PATCH, &path, Some(("application/merge-patch+json", &patch)))
+                        .await;
+                    (write, outcome)
+                });
+            }
+            while let Some(done) = tasks.join_next().await {
+                let Ok((write, outcome)) = done else { continue };
+                match outcome {
+                    // The watch brings the object; the response may be older than what it has brought. An object that is gone
+                    // needs no status.
+                    Ok(_) | Err(ApiError::Status(404, _)) => continue,
+                    Err(ApiError::Status(409, _)) => {}
+                    Err(error) => {
+                        if !std::mem::replace(&mut is_reported, true) {
+                            log.warn(&format!(
+                                "the status of the {} {} cannot be written: {error}",
+                                write.kind.name(),
+                                write.key
+                            ));
+                        }
+                    }
+                }
+                if events.send(ControllerEvent::Unwritten).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+struct Controller {
+    objects: Objects,
+    /// Kinds that were listed, or that the API server does not have.
+    seen: BTreeSet<Kind>,
+    /// Kinds whose requests fail.
+    failing: BTreeMap<Kind, String>,
+    options: TranslateOptions,
+    /// Tree and files of the configuration in force.
+    applied: Option<(Value, BTreeMap<std::path::PathBuf, Vec<u8>>)>,
+    applied_addresses: BTreeSet<String>,
+    apply: SharedApply,
+    wanted: watch::Sender<Arc<Vec<StatusWrite>>>,
+    statuses: Vec<DesiredStatus>,
+    /// Time to try again what failed.
+    retry_at: Option<Instant>,
+    log: ErrorLog,
+    /// Messages about objects that were logged.
+    logged: BTreeSet<String>,
+}
+
+impl Controller {
+    /// Takes an event. Returns whether the objects have to be translated.
+    fn take(&mut self, event: ControllerEvent) -> bool {
+        match event {
+            ControllerEvent::Listed(kind, objects) => {
+                self.recover(kind);
+                let keys = objects.iter().filter_map(object_key).collect();
+                let mut is_changed = self.objects.retain(kind, &keys);
+                for object in objects {
+                    is_changed |= self.put(kind, object);
+                }
+                self.seen.insert(kind) || is_changed
+            }
+            ControllerEvent::Absent(kind, error) => {
+                let text = format!("objects of the kind {} are not served: {error}", kind.name());
+                self.log_once(text);
+                self.seen.insert(kind)
+            }
+            ControllerEvent::Changed(kind, object) => {
+                self.recover(kind);
+                self.put(kind, object)
+            }
+            ControllerEvent::Deleted(kind, object) => {
+                object_key(&object).is_some_and(|key| self.objects.remove(kind, &key))
+            }
+            ControllerEvent::Failed(kind, error) => {
+                // All kinds fail together, mostly for the same reason.
+                if !self.failing.values().any(|known| *known == error) {
+                    let state = if self.applied.is_some() {
+                        "the last configuration stays in force"
+                    } else {
+                        "there is no configuration yet"
+                    };
+                    self.log
+                        .warn(&format!("the API server does not answer, {state}: {}: {error}", kind.name()));
+                }
+                self.failing.insert(kind, error);
+                false
+            }
+            ControllerEvent::Unwritten => {
+                self.retry_at.get_or_insert_with(|| Instant::now() + Duration::from_millis(500));
+                false
+            }
+        }
+    }
+
+    fn recover(&mut self, kind: Kind) {
+        if self.failing.remove(&kind).is_some() && self.failing.is_empty() {
+            self.log.info("the API server answers again");
+        }
+    }
+
+    fn put(&mut self, kind: Kind, object: Value) -> bool {
+        let name = object_key(&object).map(|key| key.to_string()).unwrap_or_default();
+        match self.objects.put(kind, object) {
+            Ok(is_changed) => is_changed,
+            Err(refused) => {
+                self.log_once(format!("the {} {name} is ignored: {refused:?}", kind.name()));
+                true
+            }
+        }
+    }
+
+    fn log_once(&mut self, text: String) {
+        // Bounded: names of objects are a tenant's to choose.
+        if self.logged.len() < 1_000 && self.logged.insert(text.clone()) {
+            self.log.warn(&text);
+        }
+    }
+
+    /// Translates the objects, puts the configuration in force if it has changed, and offers the statuses.
+    async fn update(&mut self) {
+        self.retry_at = None;
+        let was_unusable = !self.options.unusable.is_empty();
+        self.options.unusable.clear();
+        let mut translated = self.translate().await;
+        if let Ok(translation) = &translated {
+            self.options.unusable = self.unusable_addresses(&translation.addresses);
+            if !self.options.unusable.is_empty() {
+                if !was_unusable {
+                    let texts: Vec<String> = self
+                        .options
+                        .unusable
+                        .iter()
+                        .map(|(address, why)| format!("{address}: {why}"))
+                        .collect();
+                    self.log.warn(&format!("addresses of Gateways cannot be used: {}", texts.join("; ")));
+                }
+                self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
+                translated = self.translate().await;
+            }
+        }
+        let translation = match translated {
+            Ok(translation) => translation,
+            Err(error) => {
+                self.log.error(&format!(
+                    "the objects cannot be translated, the last configuration stays in force: {error}"
+                ));
+                self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
+                return;
+            }
+        };
+        let statuses = translation.statuses.clone();
+        let now = (translation.tree.clone(), translation.files.clone());
+        if self.applied.as_ref() != Some(&now) {
+            let addresses = translation.addresses.clone();
+            let apply = self.apply.clone();
+            let applied = tokio::task::spawn_blocking(move || {
+                let mut apply = apply.lock().unwrap_or_else(PoisonError::into_inner);
+                apply(translation)
+            });
+            match applied.await {
+                Ok(Ok(())) => {
+                    self.applied = Some(now);
+                    self.applied_addresses = addresses;
+                }
+                Ok(Err(error)) => {
+                    self.log.error(&format!("the configuration cannot be put in force: {error}"));
+                    self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
+                    return;
+                }
+                Err(_) => return,
+            }
+        }
+        self.statuses = statuses;
+        self.offer_statuses();
+    }
+
+    async fn translate(&self) -> Result<ClusterConfig, String> {
+        let objects = self.objects.clone();
+        let options = self.options.clone();
+        let done = tokio::task::spawn_blocking(move || translate(&objects, &options)).await;
+        done.unwrap_or_else(|_| Err("the translation has failed".to_owned()))
+    }
+
+    /// Tries to bind the addresses that are not open yet.
+    fn unusable_addresses(&self, addresses: &BTreeSet<String>) -> BTreeMap<String, String> {
+        let new = addresses.iter().filter(|address| !self.applied_addresses.contains(*address));
+        new.filter_map(|address| Some((address.clone(), bind_fault(address)?))).collect()
+    }
+
+    /// Offers the statuses that differ from those of the objects.
+    fn offer_statuses(&self) {
+        let now = now_text();
+        let write = |desired: &DesiredStatus| {
+            let (version, present) = self.present_status(desired)?;
+            let status = merged_status(desired.kind, present, &desired.status, &now)?;
+            Some(StatusWrite { kind: desired.kind, key: desired.key.clone(), version, status })
+        };
+        let writes: Vec<StatusWrite> = self.statuses.iter().filter_map(write).collect();
+        if !writes.is_empty() {
+            self.wanted.send_replace(Arc::new(writes));
+        }
+    }
+
+    fn present_status(&self, desired: &DesiredStatus) -> Option<(String, &Value)> {
+        let key = &desired.key;
+        match desired.kind {
+            Kind::GatewayClass => {
+                let object = self.objects.gateway_classes.get(key)?;
+                Some((object.metadata.resource_version.clone(), &object.status))
+            }
+            Kind::Gateway => {
+                let object = self.objects.gateways.get(key)?;
+                Some((object.metadata.resource_version.clone(), &object.status))
+            }
+            Kind::HttpRoute => {
+                let object = self.objects.http_routes.get(key)?;
+                Some((object.metadata.resource_version.clone(), &object.status))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Returns why an address cannot be bound.
+fn bind_fault(address: &str) -> Option<String> {
+    if let Some(port) = address.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) {
+        let v6 = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
+        let v4 = v6.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+        return v4.err().map(|error| error.to_string());
+    }
+    match address.parse::<SocketAddr>() {
+        Ok(address) => TcpListener::bind(address).err().map(|error| error.to_string()),
+        Err(_) => Some("it is not an address".to_owned()),
+    }
+}

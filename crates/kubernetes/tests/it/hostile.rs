@@ -1,0 +1,145 @@
+//! Objects of hostile tenants: they harm themselves alone.
+
+use kubernetes::options::TranslateOptions;
+use kubernetes::translate::translate;
+use serde_json::{Value, json};
+
+use crate::{objects, put, statuses, translated};
+
+const BEGINNING: &str = include_str!("cases/simple.yaml");
+
+fn route(name: &str, spec: Value) -> Value {
+    let mut route =
+        json!({ "kind": "HTTPRoute", "metadata": { "name": name, "namespace": "hostile" }, "spec": spec });
+    route["spec"]["parentRefs"] = json!([{ "name": "web", "namespace": "infra" }]);
+    route
+}
+
+fn redirecting(name: &str, one: Value) -> Value {
+    let filter = json!({ "type": "RequestRedirect", "requestRedirect": { "hostname": "to.test" } });
+    route(
+        name,
+        json!({ "hostnames": [format!("{name}.test")], "rules": [{ "matches": [one], "filters": [filter] }] }),
+    )
+}
+
+#[test]
+fn ten_thousand_broken_routes_stop_no_other() {
+    let mut all = objects(BEGINNING);
+    for index in 0..10_000 {
+        let broken = match index % 5 {
+            0 => json!({ "path": { "type": "RegularExpression", "value": "([" } }),
+            1 => json!({ "headers": [{ "name": "bad name", "value": "x" }] }),
+            2 => json!({ "method": "lower case" }),
+            3 => json!({ "path": { "value": "no slash" } }),
+            _ => json!({ "headers": [{ "name": "x", "type": "RegularExpression", "value": "(?<" }] }),
+        };
+        put(&mut all, redirecting(&format!("r{index}"), broken));
+    }
+    let translation = translate(&all, &TranslateOptions::default()).unwrap();
+    let text = statuses(&translation);
+    assert!(text.contains("HTTPRoute shop/shop parent web: Accepted=True Accepted\n"), "{}", &text[..2000]);
+    assert_eq!(text.matches("Accepted=False UnsupportedValue: ").count(), 10_000);
+    let tree = translation.tree.to_string();
+    assert!(tree.contains("shop.example.com") && tree.contains("shop.shop.80"));
+}
+
+#[test]
+fn values_have_no_meaning_of_their_own() {
+    let mut all = objects(BEGINNING);
+    let odd = ["$host", "${HOME}", "*", "~ .*", "~* x", "!x", "a\"b", "$$", "$1"];
+    for (index, text) in odd.iter().enumerate() {
+        let one = json!({ "headers": [{ "name": "x", "value": text }], "queryParams": [{ "name": "q", "value": text }] });
+        let filters = json!([
+            { "type": "RequestHeaderModifier", "requestHeaderModifier": { "set": [{ "name": "x", "value": text }] } },
+            { "type": "ResponseHeaderModifier", "responseHeaderModifier": { "set": [{ "name": "x", "value": text }] } },
+            { "type": "URLRewrite", "urlRewrite": { "path": { "type": "ReplaceFullPath", "replaceFullPath": format!("/{text}") } } },
+        ]);
+        let refs = json!([{ "name": "shop", "namespace": "shop", "port": 80 }]);
+        let name = format!("r{index}");
+        let spec = json!({ "hostnames": [format!("{name}.test")], "rules": [{ "matches": [one], "filters": filters, "backendRefs": refs }] });
+        let mut object = route(&name, spec);
+        object["metadata"]["namespace"] = json!("shop");
+        put(&mut all, object);
+    }
+    let translation = translate(&all, &TranslateOptions::default()).unwrap();
+    let mut seen = 0;
+    for site in &translation.config.sites {
+        let Some(index) = site.hosts.first().and_then(|host| {
+            host.to_string().strip_prefix('r')?.strip_suffix(".test")?.parse::<usize>().ok()
+        }) else {
+            continue;
+        };
+        seen += 1;
+        let text = odd[index];
+        let route = &site.routes[0];
+        assert!(route.header[0].1.matches_bytes(text.as_bytes()), "{text}");
+        for other in ["", "x", "localhost", "anything else"] {
+            assert!(!route.header[0].1.matches_bytes(other.as_bytes()), "{text} matches {other}");
+            assert!(!route.query[0].1.matches_bytes(other.as_bytes()), "{text} matches {other}");
+        }
+        // No variable: the templates are literal texts.
+        let set = &route.proxy().unwrap().request_headers.set[0].1;
+        assert_eq!(set.as_literal(), Some(text));
+        assert_eq!(route.response_headers.set[0].1.as_literal(), Some(text));
+    }
+    assert_eq!(seen, odd.len());
+}
+
+#[test]
+fn malformed_objects_are_ignored_alone() {
+    let mut all = objects(BEGINNING);
+    let kind = kubernetes::objects::Kind::HttpRoute;
+    let refused = |all: &mut kubernetes::objects::Objects, object: Value| all.put(kind, object).is_err();
+    assert!(refused(&mut all, json!({ "metadata": { "name": "x" }, "spec": { "rules": 5 } })));
+    assert!(refused(&mut all, json!({ "metadata": { "name": "x".repeat(1000) } })));
+    assert!(refused(&mut all, json!({ "metadata": { "name": "../../etc" } })));
+    assert!(refused(&mut all, json!([])));
+    assert!(refused(&mut all, Value::Null));
+    let text = statuses(&translate(&all, &TranslateOptions::default()).unwrap());
+    assert_eq!(text, statuses(&translated(BEGINNING)));
+}
+
+#[test]
+fn secret_of_another_namespace_needs_a_grant() {
+    let made = rcgen_pair();
+    let secret = json!({
+        "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": "cert", "namespace": "vault" },
+        "data": { "tls.crt": made.0, "tls.key": made.1 },
+    });
+    let gateway = json!({
+        "kind": "Gateway", "metadata": { "name": "tls", "namespace": "infra" },
+        "spec": { "gatewayClassName": "komainu", "listeners": [{
+            "name": "https", "port": 443, "protocol": "HTTPS",
+            "tls": { "certificateRefs": [{ "name": "cert", "namespace": "vault" }] },
+        }] },
+    });
+    let mut all = objects(BEGINNING);
+    put(&mut all, secret);
+    put(&mut all, gateway);
+    let refused = translate(&all, &TranslateOptions::default()).unwrap();
+    assert!(
+        statuses(&refused).contains("Gateway infra/tls listener https: ResolvedRefs=False RefNotPermitted")
+    );
+    assert!(refused.files.is_empty() && !refused.tree.to_string().contains(":443"));
+    let grant = |kind: &str| {
+        json!({
+            "kind": "ReferenceGrant", "metadata": { "name": "g", "namespace": "vault" },
+            "spec": { "from": [{ "group": "gateway.networking.k8s.io", "kind": kind, "namespace": "infra" }], "to": [{ "group": "", "kind": "Secret" }] },
+        })
+    };
+    put(&mut all, grant("HTTPRoute"));
+    assert!(translate(&all, &TranslateOptions::default()).unwrap().files.is_empty());
+    put(&mut all, grant("Gateway"));
+    let allowed = translate(&all, &TranslateOptions::default()).unwrap();
+    assert!(statuses(&allowed).contains("Gateway infra/tls listener https: Programmed=True"));
+    assert_eq!(allowed.files.len(), 2);
+    assert!(allowed.config.sites.iter().any(|site| site.tls.is_some()));
+}
+
+/// A certificate and its key, in base64 as Secrets have them.
+fn rcgen_pair() -> (String, String) {
+    let made = rcgen::generate_simple_self_signed(vec!["a.example.com".to_owned()]).unwrap();
+    let encode = |text: String| data_encoding::BASE64.encode(text.as_bytes());
+    (encode(made.cert.pem()), encode(made.signing_key.serialize_pem()))
+}
