@@ -389,7 +389,8 @@ impl Objects {
     ///
     /// # Errors
     /// The object is ignored.
-    pub fn put(&mut self, kind: Kind, object: Value) -> Result<bool, RefusedObject> {
+    pub fn put(&mut self, kind: Kind, mut object: Value) -> Result<bool, RefusedObject> {
+        remove_nulls(&mut object);
         let key = object_key(&object).ok_or(RefusedObject::Nameless)?;
         if kind == Kind::Secret && object.get("type").and_then(Value::as_str) != Some("kubernetes.io/tls") {
             return Ok(self.remove(kind, &key));
@@ -409,6 +410,18 @@ impl Objects {
             table.retain(|key, _| keys.contains(key));
             table.len() != before
         })
+    }
+}
+
+/// Removes fields that are null: the API server writes empty lists so.
+fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(table) => {
+            table.retain(|_, value| !value.is_null());
+            table.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        _ => {}
     }
 }
 

@@ -101,6 +101,13 @@ fn malformed_objects_are_ignored_alone() {
 }
 
 #[test]
+fn null_is_an_empty_list() {
+    let mut all = objects(BEGINNING);
+    let slice = json!({ "metadata": { "name": "x", "namespace": "shop" }, "addressType": "IPv4", "endpoints": null, "ports": null });
+    assert_eq!(all.put(kubernetes::objects::Kind::EndpointSlice, slice), Ok(true));
+}
+
+#[test]
 fn secret_of_another_namespace_needs_a_grant() {
     let made = rcgen_pair();
     let secret = json!({
