@@ -134,6 +134,7 @@ impl RequestHead {
         let mut host = None;
         let mut connection = ConnectionOptions::default();
         let mut expects = false;
+        let mut has_credentials = false;
         for field in &self.head.fields {
             match field.id {
                 Name::ContentLength | Name::TransferEncoding => evidence.take(field, buffer)?,
@@ -142,6 +143,10 @@ impl RequestHead {
                     return Err(Reject::bad_request("invalid Host"));
                 }
                 Name::Host => host = Some(field.value),
+                Name::Authorization if has_credentials => {
+                    return Err(Reject::bad_request("repeated Authorization"));
+                }
+                Name::Authorization => has_credentials = true,
                 Name::Connection => connection.add(field.value.of(buffer)),
                 Name::Expect if is_1_0 => {}
                 Name::Expect if field.value.of(buffer).eq_ignore_ascii_case(b"100-continue") => {

@@ -100,16 +100,24 @@ impl Target {
     }
 }
 
-/// Whether `bytes` is a `host` or `host:port` (RFC 3986 section 3.2, without user information), or empty.
+/// Whether `bytes` is a `host` or `host:port` (RFC 3986 section 3.2, without user information and empty labels), or empty.
 #[must_use]
 pub fn is_authority(bytes: &[u8]) -> bool {
     // The fast path for usual hosts; brackets and percent-encoding are handled below.
     let host_len = scan::host_len(bytes);
     match &bytes[host_len..] {
-        [] => true,
-        [b':', port @ ..] if host_len > 0 => port.is_empty() || is_port(port),
+        [] => !has_empty_label(bytes),
+        [b':', port @ ..] if host_len > 0 => {
+            (port.is_empty() || is_port(port)) && !has_empty_label(&bytes[..host_len])
+        }
         _ => split_port(bytes).is_some_and(|(host, _)| !host.is_empty() && is_host(host)),
     }
+}
+
+/// Whether two dots of a host follow each other, as in `a..example`: no name has an empty label but the last one (RFC 1035
+/// section 3.1), and a wildcard would match it.
+fn has_empty_label(host: &[u8]) -> bool {
+    host.windows(2).any(|pair| pair == b"..")
 }
 
 /// Splits `host[:port]`. `None` if the colon, the brackets or the digits of the port are invalid.
@@ -138,7 +146,7 @@ fn is_host(host: &[u8]) -> bool {
         [b'[', inner @ .., b']'] => {
             std::str::from_utf8(inner).is_ok_and(|text| text.parse::<std::net::Ipv6Addr>().is_ok())
         }
-        _ => is_reg_name(host),
+        _ => is_reg_name(host) && !has_empty_label(host),
     }
 }
 
@@ -166,7 +174,7 @@ mod tests {
         }
         for bad in [
             "a b", "u@h", "a:b", "a:65536", "[::1", "[::g]", "[::1]x", "a:80:80", "::1", "a/b", "\u{e9}",
-            ":80", "a%2", "%g0",
+            ":80", "a%2", "%g0", "a..b", "..b", "a..", "a..b:80", "a%2d..b",
         ] {
             assert!(!is_authority(bad.as_bytes()), "{bad}");
         }

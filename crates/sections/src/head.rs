@@ -271,6 +271,7 @@ enum HeadExpectation {
 struct CombinedFields {
     length: ContentLength,
     host: Option<Span>,
+    has_credentials: bool,
     expects: HeadExpectation,
     cookies: usize,
     priority: Option<Priority>,
@@ -296,6 +297,10 @@ impl CombinedFields {
                 Name::Host if facts.host.replace(field.value).is_some() => {
                     return Err(Malformed("repeated Host"));
                 }
+                Name::Authorization if facts.has_credentials => {
+                    return Err(Malformed("repeated Authorization"));
+                }
+                Name::Authorization => facts.has_credentials = true,
                 Name::Expect if value().eq_ignore_ascii_case(b"100-continue") => {
                     facts.expects = HeadExpectation::Continue;
                 }

@@ -117,6 +117,7 @@ fn invalid_request_fields_are_rejected() {
         ((":status", "200"), "unknown pseudo-header field"),
         (("host", "b.test"), ":authority and Host differ"),
         (("host", "a b"), "invalid Host"),
+        (("host", "a..b"), "invalid Host"),
         (("content-length", "+1"), "invalid Content-Length"),
         (("content-length", "1, 1"), "repeated Content-Length"),
         (("content-length", "1, 2"), "different Content-Lengths"),
@@ -126,6 +127,8 @@ fn invalid_request_fields_are_rejected() {
     }
     let twice = [("content-length", "1"), ("content-length", "1")];
     assert_eq!(reason(&[&POST[..], &twice].concat(), 0), "repeated Content-Length");
+    let twice = [("authorization", "Basic dTpw"), ("authorization", "Basic eDp5")];
+    assert_eq!(reason(&[&GET[..], &twice].concat(), END_STREAM), "repeated Authorization");
     let late = [(":method", "GET"), (":scheme", "http"), ("x", "y"), (":path", "/")];
     assert_eq!(reason(&late, END_STREAM), "pseudo-header field after other fields");
 }
