@@ -28,6 +28,9 @@ pub(crate) const QUERY: Map<String, ValueCondition> =
 pub(crate) const HEADER: Map<String, ValueCondition> =
     Map { what: "header names", key: header::parse_name, value: ValueCondition };
 
+pub(crate) const REPEATED: OneOrMore<Text<String>> =
+    OneOrMore(Text { what: "the name of a header field, such as \"X-Key\"", parse: header::parse_name });
+
 directives! {
     /// Conditions, all of which a request must meet. A value is a text, in which `*` matches any run of
     /// characters, `"~ REGEX"`, or `true` for any value. Clients can forge all of them but `client` and
@@ -60,6 +63,8 @@ directives! {
         "query" query: Vec<(String, ValuePattern)> = {}, QUERY;
         /// Header fields.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
+        /// Header fields, of which the request has one more than once, as in `repeated` of a route.
+        "repeated" repeated: Vec<String> = absent("every request"), REPEATED;
         /// Pages that link to or embed the resource, as in `referer` of a route.
         "referer" referer: Vec<RefererPattern> = absent("every page"), REFERER;
         /// Clients, by address.

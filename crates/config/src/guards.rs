@@ -182,7 +182,7 @@ pub(crate) fn find_guard(route: &Node) -> Option<&'static str> {
 
 /// Returns the `method` of a route if that is its only condition besides paths.
 pub(crate) fn only_method(route: &Node) -> Option<&Entry> {
-    let others = ["header", "query", "referer", "client", "country", "host", "not", "use"];
+    let others = ["header", "query", "repeated", "referer", "client", "country", "host", "not", "use"];
     route.entry("method").filter(|_| others.iter().all(|key| route.entry(key).is_none()))
 }
 

@@ -251,6 +251,7 @@ impl RouteConditions {
             method: route.method.clone(),
             header: route.header.clone(),
             query: route.query.clone(),
+            repeated: route.repeated.clone(),
             referer: route.referer.clone(),
             client: route.client.clone(),
             country: route.country.clone(),
@@ -277,6 +278,7 @@ impl ConditionSet {
     /// Adds the names of header fields that it looks at.
     fn add_fields(&self, names: &mut Vec<String>) {
         names.extend(self.header.iter().map(|(name, _)| name.clone()));
+        names.extend(self.repeated.iter().cloned());
         self.not.iter().for_each(|not| not.add_fields(names));
     }
 
@@ -301,6 +303,7 @@ impl ConditionSet {
     /// Whether the condition, or its exclusions, depend on more than path and query of a request.
     fn has_conditions(&self) -> bool {
         let of_fields = !self.header.is_empty() || !self.host.is_empty() || !self.referer.is_empty();
+        let of_fields = of_fields || !self.repeated.is_empty();
         let of_client = !self.client.is_empty() || !self.country.is_empty();
         of_fields || of_client || !self.method.is_empty() || self.not.iter().any(Self::has_conditions)
     }
@@ -319,6 +322,9 @@ impl ConditionSet {
         let takes = |method: &String| method.as_bytes() == request.method || head_for_get(method);
         if !self.method.is_empty() && !self.method.iter().any(takes) {
             return Some(RouteMatch::Method);
+        }
+        if !self.repeated.is_empty() && !self.repeated.iter().any(|name| is_repeated(fields, name)) {
+            return Some(RouteMatch::Repeated);
         }
         if !self.referer.is_empty() && !self.referer.iter().any(|one| one.matches_request(fields)) {
             return Some(RouteMatch::Referer);
@@ -341,6 +347,15 @@ impl ConditionSet {
         let excludes = |not: &ConditionSet| not.first_unmet(request, fields).is_none();
         self.not.iter().position(excludes).map(RouteMatch::Excluded)
     }
+}
+
+/// Whether a request has a field more than once.
+fn is_repeated(fields: &impl ConditionFields, name: &str) -> bool {
+    let mut count = 0;
+    fields.any_value(name, &mut |_| {
+        count += 1;
+        count > 1
+    })
 }
 
 /// Why a site was chosen.
@@ -367,6 +382,8 @@ pub enum RouteMatch {
     Host,
     /// The method does not match.
     Method,
+    /// No field of `repeated` occurs more than once.
+    Repeated,
     /// The referring page does not match.
     Referer,
     /// The client address does not match.
@@ -434,6 +451,7 @@ fn route_text(route: &Route, step: RouteMatch) -> String {
         RouteMatch::Path => "the path does not match".to_owned(),
         RouteMatch::Host => "it is for other hosts (`host`)".to_owned(),
         RouteMatch::Method => format!("the method is not {}", route.method.join(" or ")),
+        RouteMatch::Repeated => format!("no field occurs more than once ({})", route.repeated.join(", ")),
         RouteMatch::Referer => "it is for requests from other pages (`referer`)".to_owned(),
         RouteMatch::Client => "it is for other clients (`client`)".to_owned(),
         RouteMatch::Country => "it is for clients of other countries (`country`)".to_owned(),

@@ -89,7 +89,8 @@ fn find_redirect(route: &Node) -> Option<(&Node, &str)> {
 
 /// Whether a route has conditions beside its path.
 pub(crate) fn has_conditions(route: &Node) -> bool {
-    let conditions = ["method", "header", "query", "referer", "client", "country", "host", "not", "use"];
+    let conditions =
+        ["method", "header", "query", "repeated", "referer", "client", "country", "host", "not", "use"];
     conditions.iter().any(|key| route.entry(key).is_some())
 }
 

@@ -16,8 +16,10 @@ pub(crate) const REWRITE: Maybe<TemplateShape> =
     Maybe(TemplateShape { what: "a path such as \"/new/$rest\"", parse: parse_target });
 
 /// Directives that a route may have that does nothing but rewrite.
-const CONDITION_DIRECTIVES: [&str; 11] =
-    ["path", "host", "method", "query", "header", "referer", "client", "country", "not", "use", "rewrite"];
+const CONDITION_DIRECTIVES: [&str; 12] = [
+    "path", "host", "method", "query", "header", "repeated", "referer", "client", "country", "not", "use",
+    "rewrite",
+];
 
 /// A path of this site, and perhaps a query.
 fn parse_target(text: &str, defined_variables: &DefinedVariables) -> Result<Template, InvalidValue> {

@@ -206,7 +206,7 @@ fn served_places(route: &Node, files: &Entry, start: &str) -> Vec<String> {
 
 /// Warns of a condition after which the next route does the same for all other requests.
 fn warn_of_undecided_conditions(route: &Node, later: &[Node], check: &mut Checker) {
-    const CONDITIONS: [&str; 5] = ["client", "header", "country", "query", "referer"];
+    const CONDITIONS: [&str; 6] = ["client", "header", "country", "query", "repeated", "referer"];
     let Some(condition) = CONDITIONS.iter().find_map(|key| route.entry(key)) else { return };
     let Some(next) = next_unguarded(route, later).filter(|_| find_handler(route).is_some()) else { return };
     let settings = |node: &Node| {

@@ -1,7 +1,7 @@
 //! Sites and their routes: which handler answers a request.
 
 use crate::action::{Action, Branch, Redirect, Respond, Split, check_actions};
-use crate::conditions::{ConditionSet, HEADER, HOSTS, METHODS, PATHS, QUERY};
+use crate::conditions::{ConditionSet, HEADER, HOSTS, METHODS, PATHS, QUERY, REPEATED};
 use crate::error_pages::{ERROR_PAGES, ErrorPages};
 use crate::geo::{Countries, CountryPattern};
 use crate::hsts::{hsts, hsts_year};
@@ -226,6 +226,19 @@ directives! {
         /// parameter occurs several times, one match suffices: upstream servers and applications may use
         /// another one.
         "header" header: Vec<(String, ValuePattern)> = {}, HEADER;
+        /// Header fields; the request must have one of them more than once. A route that refuses these requests stands before those with
+        /// `header` or `referer` if another server, or an application, looks at one of several lines alone.
+        ///
+        /// ```toml
+        /// [[route]]
+        /// repeated = "X-Key"
+        /// respond  = 400
+        ///
+        /// [[route]]
+        /// header = { X-Key = "a4f0c2" }
+        /// files  = "public"
+        /// ```
+        "repeated" repeated: Vec<String> = absent("every request"), REPEATED;
         /// Pages that link to or embed the resource (`Referer`), by host; one of them must match. `"none"` is
         /// for requests without the field, `"~ REGEX"` for URLs without their scheme. Clients can send any
         /// value: this keeps other sites from showing your images, but is not an access control.
@@ -419,12 +432,14 @@ impl Route {
             these.iter().all(|this| those.contains(this))
         };
         let host = self.host.is_empty() || self.host == other.host;
+        let repeated = self.repeated.is_empty() || self.repeated == other.repeated;
         let referer = self.referer.is_empty() || self.referer == other.referer;
         let client = self.client.is_empty() || self.client == other.client;
         let country = self.country.is_empty() || self.country == other.country;
         let not = self.not.iter().all(|this| other.not.contains(this));
         path && method
             && host
+            && repeated
             && referer
             && client
             && country

@@ -337,3 +337,35 @@ fn referer_header_and_client_conditions_select_routes() {
     rig.get("/a.foo").expect(200, "foo").expect_field("Content-Type", "application/x-foo");
     rig.get("/README").expect(200, "read").expect_field("Content-Type", "text/markdown; charset=utf-8");
 }
+
+#[test]
+fn repeated_fields_select_routes() {
+    let text = r#"
+        [[route]]
+        path = "/twice/*"
+        repeated = ["X-Key", "X-Other"]
+        respond = 400
+
+        [[route]]
+        path = "/once/*"
+        not = { repeated = "X-Key" }
+        respond = 204
+
+        [[route]]
+        respond = { body = "ok" }
+    "#;
+    let rig = Rig::config(Folder::new(), text);
+    for (path, fields, status) in [
+        ("/twice/", "", 200),
+        ("/twice/", "X-Key: a\r\n", 200),
+        ("/twice/", "X-Key: a\r\nX-Other: a\r\n", 200),
+        ("/twice/", "X-Key: a\r\nx-key: a\r\n", 400),
+        ("/twice/", "X-Other:\r\nAccept: a\r\nX-Other:\r\n", 400),
+        ("/once/", "X-Key: a\r\n", 204),
+        ("/once/", "X-Key: a\r\nX-Key: b\r\n", 200),
+        ("/once/", "X-Other: a\r\nX-Other: b\r\n", 204),
+        ("/", "X-Key: a\r\nX-Key: b\r\n", 200),
+    ] {
+        rig.ask(path, fields).expect_status(status);
+    }
+}
