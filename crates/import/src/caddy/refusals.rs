@@ -11,6 +11,8 @@ pub(super) struct ServerRefusals {
     ignores_final_dots: bool,
     /// Prefixes that are removed from longer words too, with the hosts of their routes.
     cut_prefixes: Vec<(Vec<String>, String)>,
+    /// Prefixes with letters that are removed in any case, with the hosts of their routes.
+    letter_prefixes: Vec<(Vec<String>, String)>,
     /// Whether a site answers names that are no other site's.
     has_default: bool,
 }
@@ -18,15 +20,21 @@ pub(super) struct ServerRefusals {
 impl ServerRefusals {
     pub(super) fn new(server: &DataNode, sites: &[SiteDraft]) -> Self {
         let mut cut_prefixes = Vec::new();
+        let mut letter_prefixes = Vec::new();
         for route in server.get("routes").map_or(&[][..], DataNode::items) {
             let mut prefixes = Vec::new();
             collect_cut_prefixes(route, &[], &mut prefixes);
             let hosts: Vec<String> = matcher_texts(route, "host").unwrap_or_default();
             cut_prefixes.extend(prefixes.into_iter().map(|prefix| (hosts.clone(), prefix)));
+            let mut removed = Vec::new();
+            collect_removed_prefixes(route, &mut removed);
+            removed.retain(|prefix: &String| prefix.contains(|c: char| c.is_ascii_alphabetic()));
+            letter_prefixes.extend(removed.into_iter().map(|prefix| (hosts.clone(), prefix)));
         }
         Self {
             ignores_final_dots: ignores_final_dots(server),
             cut_prefixes,
+            letter_prefixes,
             has_default: sites
                 .iter()
                 .any(|site| site.section.get("hosts").is_none() && !site.routes.is_empty()),
@@ -49,17 +57,31 @@ impl ServerRefusals {
             let comment = "Matchers for paths ignore dots and spaces at the end in some versions of Caddy.";
             routes.push(refusing_route(comment, "path", TomlItem::text("~ [. ]$")));
         }
-        let mut prefixes: Vec<&String> = Vec::new();
-        for (of, prefix) in &self.cut_prefixes {
-            let covers = |host: &&str| of.iter().any(|one| host_covers(one, host) || host_covers(host, one));
-            if (of.is_empty() || hosts.is_empty() || hosts.iter().any(covers)) && !prefixes.contains(&prefix)
-            {
-                prefixes.push(prefix);
+        let of_site = |all: &[(Vec<String>, String)]| {
+            let mut prefixes: Vec<String> = Vec::new();
+            for (of, prefix) in all {
+                let covers =
+                    |host: &&str| of.iter().any(|one| host_covers(one, host) || host_covers(host, one));
+                if (of.is_empty() || hosts.is_empty() || hosts.iter().any(covers))
+                    && !prefixes.contains(prefix)
+                {
+                    prefixes.push(prefix.clone());
+                }
             }
-        }
+            prefixes
+        };
+        routes.extend(of_site(&self.letter_prefixes).into_iter().map(|prefix| {
+            let comment = format!("Caddy removes {prefix} with letters in any case.");
+            let text = escape_literal(&prefix);
+            let mut route = refusing_route(&comment, "path", TomlItem::Text(format!("~* ^{text}(/|$)")));
+            let as_written = TomlItem::Table(vec![("path".to_owned(), TomlItem::Text(format!("~ ^{text}")))]);
+            route.entries.insert(1, ("not".to_owned(), as_written));
+            route
+        }));
+        let prefixes = of_site(&self.cut_prefixes);
         routes.extend(prefixes.into_iter().map(|prefix| {
             let comment = format!("Caddy removes {prefix} also from the beginning of longer words.");
-            let path = format!("~* ^{}[^/]", escape_literal(prefix));
+            let path = format!("~* ^{}[^/]", escape_literal(&prefix));
             refusing_route(&comment, "path", TomlItem::text(path))
         }));
         routes
@@ -126,6 +148,17 @@ fn collect_cut_prefixes(route: &DataNode, around: &[String], prefixes: &mut Vec<
         for inner in handler.get("routes").map_or(&[][..], DataNode::items) {
             collect_cut_prefixes(inner, &own, prefixes);
         }
+    }
+}
+
+/// Adds the prefixes that handlers of a route, or of routes in it, remove from paths.
+fn collect_removed_prefixes(route: &DataNode, prefixes: &mut Vec<String>) {
+    for handler in route.get("handle").map_or(&[][..], DataNode::items) {
+        if let Some(prefix) = handler.get("strip_path_prefix").and_then(DataNode::text) {
+            prefixes.push(format!("/{}", prefix.trim_start_matches('/')));
+        }
+        let routes = handler.get("routes").map_or(&[][..], DataNode::items);
+        routes.iter().for_each(|inner| collect_removed_prefixes(inner, prefixes));
     }
 }
 
