@@ -129,11 +129,15 @@ impl<'d> Translation<'d> {
         let is_path = script.ends_with("$path") && !has("SCRIPT_NAME");
         let names_path =
             scope.effective_all("fastcgi_param").iter().any(|one| one.first_arg() == "PATH_INFO");
-        let root = scope.effective("root").map_or("html", |one| one.first_arg());
+        let root = scope.folder().map_or("html", |one| one.first_arg());
         let has_root = has("DOCUMENT_ROOT");
         let has_info = has("PATH_INFO") || names_path;
         if !has_root && !root.contains('$') {
-            proxy.set_in("variables", "DOCUMENT_ROOT", TomlItem::text(self.resolve_path(root)));
+            // nginx removes a final slash of `root` alone.
+            let is_alias = scope.folder().is_some_and(|one| one.name == "alias");
+            let slash = if is_alias && root.ends_with('/') { "/" } else { "" };
+            let root = format!("{}{slash}", self.resolve_path(root));
+            proxy.set_in("variables", "DOCUMENT_ROOT", TomlItem::Text(root));
         }
         if is_path {
             proxy.set_in("variables", "SCRIPT_NAME", TomlItem::text("$path"));
@@ -274,7 +278,7 @@ fn variable_value(directive: &NginxDirective, scope: &Scope<'_>, scripts: Option
     if name == "HTTP_PROXY" {
         return CgiValue::Default;
     }
-    let own_root = scope.effective("root").map(|one| one.first_arg().trim_end_matches('/').to_owned());
+    let own_root = scope.folder().map(|one| one.first_arg().trim_end_matches('/').to_owned());
     if name == "SCRIPT_FILENAME"
         && let Some(root) = scripts
     {

@@ -299,7 +299,8 @@ impl<'d> Translation<'d> {
     }
 
     fn translate_request_headers(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
-        let mut set = Vec::new();
+        let mut set: Vec<(String, TomlItem)> = Vec::new();
+        let mut added: Vec<(String, TomlItem)> = Vec::new();
         let mut removed = Vec::new();
         for one in [scope.effective_all("proxy_set_header"), scope.effective_all("grpc_set_header")].concat()
         {
@@ -337,13 +338,26 @@ impl<'d> Translation<'d> {
                         if value.contains("$remote_user") {
                             self.ledger.mark_different(one.entry, "`$remote_user` is a user that `auth` knows");
                         }
-                        set.push((name.to_owned(), TomlItem::Text(value)));
+                        let is_there = |fields: &[(String, TomlItem)]| {
+                            fields.iter().any(|(known, _)| known.eq_ignore_ascii_case(name))
+                        };
+                        match (is_there(&set), is_there(&added)) {
+                            (false, _) => set.push((name.to_owned(), TomlItem::Text(value))),
+                            (true, false) => added.push((name.to_owned(), TomlItem::Text(value))),
+                            (true, true) => self.ledger.mark_impossible(one.entry, "a field is sent at most twice (`set` and `add` of `request_headers`)"),
+                        }
                     }
                 }
             }
         }
+        removed.retain(|name: &TomlItem| {
+            !set.iter().any(|(known, _)| name.as_text().is_some_and(|name| known.eq_ignore_ascii_case(name)))
+        });
         if !set.is_empty() {
             proxy.set_in("request_headers", "set", TomlItem::Table(set));
+        }
+        if !added.is_empty() {
+            proxy.set_in("request_headers", "add", TomlItem::Table(added));
         }
         if !removed.is_empty() {
             proxy.set_in("request_headers", "remove", TomlItem::List(removed));

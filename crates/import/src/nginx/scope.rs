@@ -41,7 +41,12 @@ impl<'d> Scope<'d> {
         self.effective_all_of(&[name])
     }
 
-    /// Like [`all`](Self::effective_all), for several names that replace each other, such as `allow` and `deny`.
+    /// Returns the effective `root` or `alias`, whose argument is `$document_root`.
+    pub(crate) fn folder(&self) -> Option<&'d NginxDirective> {
+        self.effective_all_of(&["root", "alias"]).pop()
+    }
+
+    /// Like [`effective_all`](Self::effective_all), for several names that replace each other, such as `allow` and `deny`.
     pub(crate) fn effective_all_of(&self, names: &[&str]) -> Vec<&'d NginxDirective> {
         let named = |level: &&'d [NginxDirective]| -> Vec<&'d NginxDirective> {
             level.iter().filter(|one| names.contains(&one.name.as_str())).collect()
@@ -242,7 +247,7 @@ pub(crate) fn replace_constants(text: &str, scope: &Scope<'_>, depth: usize) -> 
 fn server_constant(name: &str, scope: &Scope<'_>) -> Option<String> {
     let value = match name {
         "server_name" => scope.effective("server_name")?.first_arg(),
-        "document_root" | "realpath_root" => scope.effective("root")?.first_arg(),
+        "document_root" | "realpath_root" => scope.folder()?.first_arg(),
         _ => return None,
     };
     (!value.contains('$')).then(|| value.to_owned())
