@@ -68,6 +68,37 @@ impl RouteCondition {
         own.into_iter().for_each(|path| section.require("path", path));
     }
 
+    /// Adds the names of header fields that the condition looks at, or only of those that it must not have.
+    pub(crate) fn add_fields(&self, only_excluded: bool, names: &mut Vec<String>) {
+        fn add(entries: &[(String, TomlItem)], counts: bool, only_excluded: bool, names: &mut Vec<String>) {
+            let mut insert = |name: &str| {
+                if counts && !names.iter().any(|known| known == name) {
+                    names.push(name.to_owned());
+                }
+            };
+            for (directive, item) in entries {
+                match (directive.as_str(), item) {
+                    ("header", TomlItem::Table(fields)) => fields.iter().for_each(|(name, _)| insert(name)),
+                    ("referer", _) => insert("Referer"),
+                    _ => {}
+                }
+            }
+            let not = entries.iter().filter(|(directive, _)| directive == "not");
+            for (_, item) in not {
+                let tables = match item {
+                    TomlItem::List(items) => items.as_slice(),
+                    one => std::slice::from_ref(one),
+                };
+                for table in tables {
+                    if let TomlItem::Table(inner) = table {
+                        add(inner, true, only_excluded, names);
+                    }
+                }
+            }
+        }
+        add(&self.directives, !only_excluded, only_excluded, names);
+    }
+
     /// Whether every request meets the condition.
     pub(crate) fn is_empty(&self) -> bool {
         self.directives.is_empty()

@@ -321,8 +321,8 @@ pub(crate) fn only_rewrites(route: &TomlSection) -> bool {
 }
 
 /// Directives that are conditions of routes.
-pub(crate) const CONDITIONS: [&str; 9] =
-    ["path", "host", "method", "query", "header", "referer", "client", "country", "not"];
+pub(crate) const CONDITIONS: [&str; 10] =
+    ["path", "host", "method", "query", "header", "repeated", "referer", "client", "country", "not"];
 
 /// The items of a list, or the single item.
 fn list_items(item: Option<&TomlItem>) -> &[TomlItem] {

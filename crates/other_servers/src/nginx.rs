@@ -698,7 +698,7 @@ pub(crate) const DIFFERENCES: &[&str] = &[
     "Slashes at the start of a path are always merged, and no file has a path with `//`. Paths are passed on without empty segments and those of dots. The limit of contents is that of the location that answers, and counts before redirects and fixed responses. Vary \
      has Accept-Encoding wherever compression is on. A field of `request_headers` with an empty value is sent; nginx leaves it out.",
     "Beside `php`, files with the name of a script, in any case, or of a copy of one are never sent. Servers of FastCGI, uwsgi and SCGI get \
-     HTTP_HOST and SERVER_NAME as `Host` has them, REMOTE_USER of users that `auth` knows, and no Expect. The variables of scripts are those of RFC 3875: \
+     one variable for a field that is sent several times, HTTP_HOST and SERVER_NAME as `Host` has them, REMOTE_USER of users that `auth` knows, and no Expect. The variables of scripts are those of RFC 3875: \
      the path behind a script is in PATH_INFO and PATH_TRANSLATED, and AUTH_TYPE is set; scripts that do not exist are 404 and not passed on.",
     "Text is sent with `charset=utf-8`, unless `charset` in `files` says otherwise.",
     "What `auth` refuses has Cache-Control: no-store, and `charset=\"UTF-8\"` in WWW-Authenticate. What the cache knows has Age, and HEAD \

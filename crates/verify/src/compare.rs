@@ -294,8 +294,9 @@ impl ResponseComparison {
         let fields = |one: &ReceivedRequest| {
             let mut all: BTreeMap<String, String> = BTreeMap::new();
             for (name, last) in &one.fields {
-                // If a variable is sent twice, the last value counts.
-                let value = if is_fastcgi_variable(name) {
+                // If a variable is sent twice, the last value counts; nginx sends one for each line of a field, which is one
+                // variable with commas here.
+                let value = if is_fastcgi_variable(name) && !name.starts_with("HTTP_") {
                     last.clone()
                 } else {
                     joined_values(&one.fields, name).unwrap_or_default()

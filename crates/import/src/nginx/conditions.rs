@@ -1,6 +1,6 @@
 //! Translation of `if` to conditions of routes.
 
-use super::guards::{inexact_field_reason, inexact_reason, other_value_condition};
+use super::guards::inexact_reason;
 use super::location_place::{LocationPlace, ServerLocations};
 use super::rewrite::move_leading_slash;
 use super::scope::{Scope, TextPart, field_name, replace_constants, split_template};
@@ -87,18 +87,7 @@ impl<'d> Translation<'d> {
         let is_expression = operator.starts_with('~') || operator.starts_with("!~");
         let is_guard = !directive.block_directives().iter().all(super::rewrite::responds_or_redirects);
         let bare = operator.trim_start_matches('!');
-        let is_negated_expression = is_expression && operator.starts_with('!');
-        let fault = inexact_reason(name, bare, value)
-            .or_else(|| inexact_field_reason(name, value).filter(|_| is_negated_expression))
-            .filter(|_| is_guard)
-            // A condition that lets requests in may not be met by more of them.
-            .or_else(|| {
-                let inner = scope.with_block(directive.block_directives());
-                let grants =
-                    directive.block_directives().iter().any(|one| super::rewrite::may_grant(one, &inner));
-                inexact_field_reason(name, value)
-                    .filter(|_| is_expression && !is_negated_expression && grants)
-            });
+        let fault = inexact_reason(name, bare, value).filter(|_| is_guard);
         if let Some(fault) = fault {
             return Err(fault.into());
         }
@@ -132,11 +121,7 @@ impl<'d> Translation<'d> {
                 return Err("it lets requests through by the path as it is sent, before it is decoded".into());
             }
             Some(operator) => {
-                let mut found = vec![RouteCondition::none_of(&comparison_conditions(name, operator, value)?)];
-                if operator == "=" {
-                    found.extend(other_value_condition(name, &[value], false));
-                }
-                found
+                vec![RouteCondition::none_of(&comparison_conditions(name, operator, value)?)]
             }
             None => comparison_conditions(name, operator, value)?,
         };
@@ -368,10 +353,7 @@ fn comparison_conditions(
         }
         _ => {
             if let Some(cookie) = name.strip_prefix("cookie_") {
-                let is_empty = operator == "=" && value.is_empty();
-                let others = is_empty.then(|| other_value_condition(name, &[""], false)).flatten();
-                return compare_cookie(cookie, operator, value)
-                    .map(|found| found.into_iter().chain(others).collect());
+                return compare_cookie(cookie, operator, value);
             }
             let (directive, name) = match (name.strip_prefix("http_"), name.strip_prefix("arg_")) {
                 (Some(field), _) => ("header", field_name(field)),

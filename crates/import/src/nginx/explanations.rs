@@ -227,16 +227,35 @@ impl NginxScratch {
         let leads_to_folder = |one: &&NginxDirective| {
             one.name == "rewrite" && one.arg_at(1).split('?').next().is_some_and(|path| path.ends_with('/'))
         };
+        let server = chain.iter().find(|block| block.name == "server");
+        let asked = subrequest_directives(server.copied(), chain.last().copied());
+        // The server that is asked is a stub, which lets requests in.
+        let is_let_in = !asked.is_empty()
+            && chain
+                .last()
+                .is_some_and(|block| block.block_directives().iter().any(|one| one.name == "proxy_pass"))
+            && !request.fields.iter().any(|(name, _)| name == "X-Stub");
+        let is_of_asked = |one: &NginxDirective| {
+            is_let_in
+                && chain.last().is_some_and(|block| {
+                    block.block_directives().iter().any(|inner| inner.entry == one.entry)
+                })
+        };
         let may_lack_page = old == 403
             && (normalize_path(path).ends_with('/') || counting.iter().any(leads_to_folder))
             && !refuses_loopback(&chain)
-            && !counting.iter().any(|one| may_refuse(one));
+            && !counting.iter().any(|one| may_refuse(one) && !is_of_asked(one));
         let is_impossible = |one: &NginxDirective| {
             imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
         };
+        let repeats_field = request.fields.iter().enumerate().any(|(at, (name, _))| {
+            request.fields[..at].iter().any(|(other, _)| other.eq_ignore_ascii_case(name))
+        });
         let is_own = |one: &NginxDirective| match one.name.as_str() {
             // An untranslated `if` closes its paths regardless of the request.
             "if" if is_impossible(one) => true,
+            // An `if` that looks at one line of a field counts for requests with several.
+            "if" if repeats_field && is_of_repeated_field(imported, one) => true,
             // Each use of the variable has a remark of its own.
             "map" | "geo" | "split_clients" | "set" => !is_impossible(one),
             "location" | "server" | "http" | "if" => {
@@ -244,7 +263,6 @@ impl NginxScratch {
             }
             _ => true,
         };
-        let server = chain.iter().find(|block| block.name == "server");
         let mut elsewhere = self.other_directives(imported, request, path, server.copied());
         // The trace of a rewritten request lacks the location that redirects to the path with the slash.
         if (old, new) == (301, 301) && counting.iter().any(|one| one.name == "rewrite") {
@@ -264,8 +282,7 @@ impl NginxScratch {
         // the script.
         let is_named =
             chain.last().is_some_and(|block| block.name == "location" && block.first_arg().starts_with('@'));
-        let led = leading_try_files(server.copied().filter(|_| runs_script || is_named));
-        let asked = subrequest_directives(server.copied(), chain.last().copied());
+        let led = leading_try_files(server.copied().filter(|_| runs_script || is_named || is_let_in));
         let counting =
             counting.into_iter().filter(|one| is_own(one)).chain(elsewhere).chain(led).chain(asked);
         let remark = |one: &NginxDirective| -> Option<(u8, &ImportRemark)> {
@@ -425,6 +442,14 @@ impl NginxScratch {
         untraced.extend(closed);
         untraced
     }
+}
+
+/// Whether an `if` has a remark on fields that a request has more than once.
+fn is_of_repeated_field(imported: &ImportResult, directive: &NginxDirective) -> bool {
+    use super::repeated_fields::{ANY_FIELD_REMARK, REPEATED_FIELD_REMARK};
+    imported.remarks.get(directive.entry).is_some_and(|remark| {
+        has_reason(remark, REPEATED_FIELD_REMARK) || has_reason(remark, ANY_FIELD_REMARK)
+    })
 }
 
 /// Returns what a directive determines, considering its translation. `status` is that of Komainu's response.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::guards::{inexact_field_reason, inexact_reason, other_value_condition};
+use super::guards::inexact_reason;
 use super::scope::{Scope, TemplateDestination, split_template, translate_template};
 use super::translation::Translation;
 use super::tree::NginxDirective;
@@ -213,7 +213,7 @@ impl<'d> Translation<'d> {
         if let Some(reason) = self.unknown_source_reason(name) {
             return Err(reason.into());
         }
-        if let Some(fault) = inexact_map_reason(name, &lines, is_meant(default)).filter(|_| is_guard) {
+        if let Some(fault) = inexact_map_reason(name, &lines).filter(|_| is_guard) {
             return Err(fault.into());
         }
         // In order of precedence: literal keys first, then expressions in the order of the source.
@@ -244,14 +244,6 @@ impl<'d> Translation<'d> {
         }
         if is_meant(default) {
             found.push((RouteCondition::none_of(&others), default));
-            let excluded = lines.iter().filter(|line| !is_meant(line.value)).filter_map(|line| line.key);
-            let excluded: Vec<&str> = excluded.collect();
-            let are_texts = !excluded.iter().any(|key| key.is_empty() || key.starts_with(['~', '\\']));
-            if name.starts_with("http_") && !excluded.is_empty() && are_texts {
-                found.extend(other_value_condition(name, &excluded, true).map(|one| (one, default)));
-            } else if name.starts_with("cookie_") {
-                found.extend(other_value_condition(name, &[""], false).map(|one| (one, default)));
-            }
         }
         Ok(found)
     }
@@ -264,13 +256,12 @@ fn is_method(text: &str) -> bool {
 }
 
 /// Returns the reason why the conditions of a guard may miss requests for which the map has its value, if
-/// they may. `excludes` if the keys are the requests that are allowed.
-fn inexact_map_reason(name: &str, lines: &[MapLine<'_>], excludes: bool) -> Option<&'static str> {
+/// they may.
+fn inexact_map_reason(name: &str, lines: &[MapLine<'_>]) -> Option<&'static str> {
     let fault = |key: &str| {
         let regex = key.strip_prefix('~').map(|regex| regex.trim_start_matches('*'));
         let operator = if regex.is_some() { "~" } else { "=" };
-        let of_field = regex.and_then(|regex| inexact_field_reason(name, regex)).filter(|_| excludes);
-        of_field.or_else(|| inexact_reason(name, operator, regex.unwrap_or(key)))
+        inexact_reason(name, operator, regex.unwrap_or(key))
     };
     lines.iter().filter_map(|line| line.key).find_map(fault)
 }

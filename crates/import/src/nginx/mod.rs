@@ -48,6 +48,8 @@ mod files;
 
 mod rewrite_phase;
 
+mod repeated_fields;
+
 mod route;
 
 mod location;

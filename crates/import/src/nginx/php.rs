@@ -189,7 +189,7 @@ impl<'d> Translation<'d> {
         if self.may_refuse_more(&scope, &place.scope) {
             return self.refuse_script((&script, front), place, section);
         }
-        let root = place.scope.effective("root").map(|one| one.first_arg().trim_end_matches('/'));
+        let root = place.scope.folder().map(|one| one.first_arg().trim_end_matches('/'));
         let Some(php) = self.build_php_servers(pass, &scope, front.map(|front| front.script.as_str()), root)
         else {
             if section.get("files").is_some() {
@@ -301,9 +301,13 @@ impl<'d> Translation<'d> {
         let behind = front.suffix.replace(['{', '}'], "");
         let entry = front.naming_directive.entry;
         match behind.as_str() {
-            "" | "?" | "?$args" | "?$query_string" | "$is_args$args" | "$is_args$query_string" | "?$is_args$args" => {
+            "?$args" | "?$query_string" | "$is_args$args" | "$is_args$query_string" | "?$is_args$args" => {
                 self.count_taken(front.naming_directive);
             }
+            "" | "?" => self.ledger.mark_different(
+                entry,
+                "the front script gets the request's own query, where nginx passes none: REQUEST_URI has it in both",
+            ),
             _ if behind.starts_with("$request_uri") || behind.starts_with("$uri") || behind.starts_with('/') => {
                 self.ledger.mark_different(entry, "PATH_INFO of the front script is empty: REQUEST_URI has the path");
             }
@@ -430,7 +434,7 @@ impl<'d> Translation<'d> {
             return;
         }
         self.write_file_settings(scope, &mut files);
-        let root = scope.effective("root").map(|one| one.first_arg().trim_end_matches('/'));
+        let root = scope.folder().map(|one| one.first_arg().trim_end_matches('/'));
         let php = self.build_php_servers(pass, scope, None, root);
         let Some(php) = php else {
             make_unavailable(section);

@@ -39,16 +39,23 @@ pub(super) fn forwarded_addresses(http: &Scope<'_>) -> Vec<(&'static str, String
     all
 }
 
-/// Returns the names of fields, cookies and parameters that conditions and maps of a server use.
-pub(super) fn tested_fields(server: &NginxDirective) -> Vec<String> {
+/// Returns the names of header fields that conditions of a server use, themselves or by a `map`.
+pub(super) fn tested_fields(server: &NginxDirective, http: &Scope<'_>) -> Vec<String> {
     let mut found = BTreeSet::new();
+    let mut add = |word: &str| {
+        if let Some(at) = word.find("$http_") {
+            let is_part = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+            let name: String = word[at + 6..].chars().take_while(is_part).collect();
+            found.insert(super::scope::field_name(&name));
+        }
+    };
     super::tree::visit(server.block_directives(), &mut |one| {
         for word in one.args.iter().filter(|_| one.name == "if") {
-            if let Some(at) = word.find("$http_") {
-                let name: String =
-                    word[at + 6..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-                found.insert(super::scope::field_name(&name));
-            }
+            add(word);
+            let is_it = |map: &&NginxDirective| {
+                map.name == "map" && map.args.last().is_some_and(|name| word.trim_matches(['(', ')']) == name)
+            };
+            http.innermost().iter().filter(is_it).for_each(|map| add(map.first_arg()));
         }
     });
     found.remove("Host");

@@ -134,12 +134,14 @@ impl ScratchBuilder<'_, '_> {
             }
             // Most variations are sent once for each kind of response, essential ones to every location.
             let mut tried = BTreeSet::new();
+            let tested = tested_fields(server, http);
             for place in &places {
                 let Some(path) = place.paths.first() else { continue };
                 let one = VerifyRequest { target: path.clone(), ..base.clone() };
                 all.extend(forwarded.iter().map(|(name, value)| with_field(&one, name, value)));
                 if self.options.only_paths {
                     all.extend(basic_requests(&one));
+                    tested.iter().for_each(|name| all.extend(repeated_field_requests(&one, name)));
                     continue;
                 }
                 if tried.insert(place.response_kind) {
@@ -150,7 +152,7 @@ impl ScratchBuilder<'_, '_> {
                     all.extend(essential_requests(&one, place.response_kind))
                 }
             }
-            for name in tested_fields(server) {
+            for name in tested {
                 for value in ["verify", "1"] {
                     all.push(with_field(&base, &name, value));
                     if name.contains('-') {
@@ -374,6 +376,18 @@ fn index_file(scope: &Scope<'_>) -> String {
 fn with_field(request: &VerifyRequest, name: &str, value: &str) -> VerifyRequest {
     let fields = vec![(name.to_owned(), value.to_owned())];
     VerifyRequest { fields, purpose: format!("{name}: {value}"), ..request.clone() }
+}
+
+/// Returns requests with a field once and with two values of it.
+fn repeated_field_requests(request: &VerifyRequest, name: &str) -> Vec<VerifyRequest> {
+    const VALUES: [&[&str]; 5] =
+        [&["verify"], &["verify", "x"], &["x", "verify"], &["", "verify"], &["1", ""]];
+    let of_values = |values: &&[&str]| VerifyRequest {
+        fields: values.iter().map(|value| (name.to_owned(), (*value).to_owned())).collect(),
+        purpose: format!("{name}: {}", values.join(" and ")),
+        ..request.clone()
+    };
+    VALUES.iter().map(of_values).collect()
 }
 
 fn with_method(request: &VerifyRequest, method: &str, content: RequestContent) -> VerifyRequest {

@@ -3,6 +3,7 @@
 
 use super::conditions::{IfConditions, condition_words, file_operator, is_file_fallback};
 use super::location_place::{LocationPlace, ServerLocations};
+use super::php::script_pass;
 use super::rewrite::{
     MATCH_ALL_EXPRESSIONS, PathRewrite, break_prefixes, has_two_slashes, is_absolute, move_leading_slash,
     passes_original_path, refuses_or_redirects,
@@ -44,6 +45,14 @@ pub(crate) struct RewritePhase {
 impl RewritePhase {
     fn new() -> Self {
         Self { routes: Vec::new(), continues: true, may_be_cut_short: false }
+    }
+
+    /// Adds a route that refuses requests before those of the directives behind it, unless there is one already.
+    pub(super) fn add_refusal(&mut self, section: TomlSection) {
+        let is_there = |route: &PhaseRoute| matches!(route, PhaseRoute::Final(known) if *known == section);
+        if !self.routes.iter().any(is_there) {
+            self.routes.push(PhaseRoute::Final(section));
+        }
     }
 
     fn add_route(&mut self, section: TomlSection, is_for_all: bool) {
@@ -245,6 +254,7 @@ impl<'d> Translation<'d> {
             directive.block_directives().iter().for_each(|inner| self.not_needed(inner, VARIABLES_REMARK));
             return;
         }
+        self.refuse_repeated_fields(directive, place, &conditions, phase);
         let fault = self.untranslatable_reason(directive, place);
         self.count_taken(directive);
         let mut are_all = false;
@@ -376,7 +386,8 @@ impl<'d> Translation<'d> {
                     directive.block_directives().iter().any(refuses_or_redirects)
                         && other.args.last().is_some_and(|last| !last.starts_with('='))
                 }
-                name => name.ends_with("_pass") && name != "fastcgi_pass",
+                "fastcgi_pass" => script_pass(place).is_none(),
+                name => name.ends_with("_pass"),
             };
             place.scope.innermost().iter().any(|other| is_other(&other))
         };

@@ -40,6 +40,44 @@ fn error_pages_without_a_file_are_left_out() {
     assert!(report.contains(&format!("there is no file {root}/403.html")), "{report}");
 }
 
+/// Translates the directives of a server.
+fn translated(name: &str, server: &str) -> String {
+    let folder = Folder::new(name);
+    let path = folder.0.join("site.conf");
+    std::fs::write(&path, format!("server {{ listen 80; root /srv/www;\n{server}\n}}\n")).unwrap();
+    import::nginx::import(&path, None).unwrap().toml
+}
+
+#[test]
+fn servers_of_fastcgi_get_no_requests_for_missing_files_that_nginx_refuses() {
+    let test = "if (!-e $request_filename) { return 404; }";
+    let program = translated("program", &format!("location / {{ {test} fastcgi_pass 127.0.0.1:9000; }}"));
+    assert!(!program.contains("proxy ="), "{program}");
+    let script =
+        translated("script", &format!("location ~ \\.php$ {{ {test} fastcgi_pass 127.0.0.1:9000; }}"));
+    assert!(script.contains("php = { to = \"fastcgi://127.0.0.1:9000\""), "{script}");
+}
+
+#[test]
+fn scripts_have_the_alias_around_them_as_document_root() {
+    let server = "location /a/ { alias /srv/b/; location /a/c/ { fastcgi_param SCRIPT_FILENAME $document_root$fastcgi_script_name; fastcgi_pass 127.0.0.1:9000; } }";
+    let toml = translated("alias", server);
+    assert!(
+        toml.contains("DOCUMENT_ROOT = \"/srv/b/\"") && !toml.contains("DOCUMENT_ROOT = \"/srv/www"),
+        "{toml}"
+    );
+}
+
+#[test]
+fn fields_that_are_set_twice_are_sent_twice() {
+    let server = "location / { proxy_set_header Referer one; proxy_set_header referer two; proxy_pass http://127.0.0.1:3000; }";
+    let toml = translated("twice", server);
+    assert!(
+        toml.contains("set = { Referer = \"one\" }") && toml.contains("add = { referer = \"two\" }"),
+        "{toml}"
+    );
+}
+
 /// Returns both scratch copies of the directives of a server.
 fn copies(folder: &Path, server: &str) -> (String, String) {
     let path = folder.join("copied.conf");
