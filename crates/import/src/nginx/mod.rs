@@ -88,6 +88,8 @@ mod probe_hosts;
 
 mod probes;
 
+mod decided_properties;
+
 mod explanations;
 
 use std::path::Path;
