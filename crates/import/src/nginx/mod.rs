@@ -30,6 +30,8 @@ mod headers;
 
 mod access;
 
+mod limits;
+
 mod rewrite;
 
 mod conditions;
@@ -42,7 +44,11 @@ mod cgi;
 
 mod php;
 
+mod index_scripts;
+
 mod script_paths;
+
+mod folders;
 
 mod files;
 
@@ -51,6 +57,8 @@ mod rewrite_phase;
 mod repeated_fields;
 
 mod route;
+
+mod returns;
 
 mod location;
 

@@ -1,7 +1,7 @@
 //! Connections, buffers and logs of `http`.
 
-use super::super::access;
 use super::super::directive::{Arguments as Args, Contexts as In, Part};
+use super::super::limits;
 use super::super::translation::{DirectiveRow, Remark};
 use super::row::{each, together, untranslated};
 
@@ -14,16 +14,16 @@ pub(super) const DIRECTIVES: &[DirectiveRow] = &[
         In::CONNECTION,
         Args::ONE,
         Part::Connections,
-        access::client_header_timeout,
+        limits::client_header_timeout,
     ),
-    each("keepalive_timeout", In::PLACES, Args::ONE_OR_TWO, Part::Connections, access::keepalive_timeout),
-    each("keepalive_requests", In::PLACES, Args::ONE, Part::Connections, access::keepalive_requests),
+    each("keepalive_timeout", In::PLACES, Args::ONE_OR_TWO, Part::Connections, limits::keepalive_timeout),
+    each("keepalive_requests", In::PLACES, Args::ONE, Part::Connections, limits::keepalive_requests),
     each(
         "large_client_header_buffers",
         In::CONNECTION,
         Args::TWO,
         Part::Connections,
-        access::large_client_header_buffers,
+        limits::large_client_header_buffers,
     ),
     together("access_log", In::PLACES_AND_IF.or(In::LIMIT_EXCEPT).or(In::STREAMS), Args::SOME, Part::Site)
         .harmless(),
