@@ -54,7 +54,7 @@ impl StatusCondition {
 }
 
 /// Features of Gateway API that are declared in the status of a GatewayClass, sorted.
-pub(crate) const FEATURES: [&str; 26] = [
+pub(crate) const FEATURES: [&str; 25] = [
     "Gateway",
     "GatewayHTTPListenerIsolation",
     "GatewayPort8080",
@@ -66,7 +66,6 @@ pub(crate) const FEATURES: [&str; 26] = [
     "HTTPRouteBackendProtocolWebSocket",
     "HTTPRouteBackendRequestHeaderModification",
     "HTTPRouteBackendTimeout",
-    "HTTPRouteCORS",
     "HTTPRouteHostRewrite",
     "HTTPRouteMethodMatching",
     "HTTPRouteNamedRouteRule",
