@@ -8,19 +8,26 @@ use std::time::SystemTime;
 use cache::{
     Cache, CacheEntry, DECIDED_BY_CONFIGURATION, NotStored, Object, Outcome, Purge, Purged, decided_by, key,
 };
+use cluster::ClusterStore;
 use config::{Config, ConfigLine};
 use http::HeadRef;
 use serde_json::{Value, json};
 
+use crate::purge_order::{PurgeOrder, report_document};
 use crate::urls::{self, NamedRequest, NamedRules};
 
 /// Executes the command that follows `cache ` in a line. Returns the document to answer with.
-pub fn execute(line: &str, cache: Option<&Arc<Cache>>, config: &Config) -> Value {
+pub fn execute(
+    line: &str,
+    cache: Option<&Arc<Cache>>,
+    config: &Config,
+    cluster: Option<&ClusterStore>,
+) -> Value {
     let Some(cache) = cache else { return error("the server has no cache: no route has `cache`") };
     let (command, document) = line.split_once(' ').unwrap_or((line, "{}"));
     let Ok(document) = serde_json::from_str(document) else { return error("the document is no JSON") };
     match command {
-        "purge" => purge(cache, config, &document),
+        "purge" => purge(cache, config, cluster, &document),
         "stats" => stats(cache),
         "why" => why(cache, config, &document),
         _ => error("unknown command of the cache: send \"purge\", \"stats\" or \"why\""),
@@ -41,7 +48,7 @@ const NO_URL: &str = "is no URL: write http://HOST/PATH, https://HOST/PATH, or /
 
 /// Purges responses. The document is `{ "url" | "prefix" | "tag": text }` or `{ "all": true }`; `"soft":
 /// true` may be added.
-fn purge(cache: &Cache, config: &Config, document: &Value) -> Value {
+fn purge(cache: &Cache, config: &Config, cluster: Option<&ClusterStore>, document: &Value) -> Value {
     let text = |name: &str| document[name].as_str();
     let url = |text: &str| key::normal_url(text).ok_or_else(|| error(format!("{text} {NO_URL}")));
     let purge = match (text("url"), text("prefix"), text("tag"), document["all"].as_bool()) {
@@ -59,13 +66,18 @@ fn purge(cache: &Cache, config: &Config, document: &Value) -> Value {
         Err(error) => return error,
     };
     let is_soft = document["soft"].as_bool() == Some(true);
-    let now_s = now_s();
-    let all: Vec<Purged> = purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).collect();
+    let order = PurgeOrder { purges, is_soft };
+    let Purged { objects, bytes } = order.apply(cache);
+    // Before the disk of this server is waited for, and even if it fails.
+    let pending = cluster.map(|cluster| cluster.begin_purge(order.to_bytes()));
     if let Err(failure) = cache.wait_recorded() {
         return error(format!("{NOT_RECORDED}: {failure}"));
     }
-    let (objects, bytes) = all.iter().fold((0, 0), |sum, one| (sum.0 + one.objects, sum.1 + one.bytes));
-    json!({ "objects": objects, "bytes": bytes })
+    let mut answer = json!({ "objects": objects, "bytes": bytes });
+    if let Some(pending) = pending {
+        answer["servers"] = report_document(&pending.wait());
+    }
+    answer
 }
 
 fn stats(cache: &Cache) -> Value {
@@ -254,6 +266,7 @@ mod tests {
                 &format!("why {}", json!({ "url": "//A/x", "fields": fields })),
                 Some(&cache),
                 &Config::default(),
+                None,
             )
         };
         let said = asked(&["A: 1"]);
@@ -273,19 +286,24 @@ mod tests {
             [("why {\"url\": \"x\"}", "no URL"), ("why x", "no JSON"), ("nonsense", "unknown command")]
         {
             assert!(
-                execute(bad, Some(&cache), &Config::default())["error"].as_str().unwrap().contains(says),
+                execute(bad, Some(&cache), &Config::default(), None)["error"]
+                    .as_str()
+                    .unwrap()
+                    .contains(says),
                 "{bad}"
             );
         }
         assert!(asked(&["A: 1\r\nB: 2"])["error"].as_str().unwrap().contains("header field"));
-        assert!(execute("stats", None, &Config::default())["error"].as_str().unwrap().contains("no cache"));
+        assert!(
+            execute("stats", None, &Config::default(), None)["error"].as_str().unwrap().contains("no cache")
+        );
     }
 
     #[test]
     fn purge_and_stats_commands_report_counts() {
         let cache = cache_of("https://a/x", &[("xkey", "t")]);
         let purged =
-            |document: Value| execute(&format!("purge {document}"), Some(&cache), &Config::default());
+            |document: Value| execute(&format!("purge {document}"), Some(&cache), &Config::default(), None);
         assert_eq!(purged(json!({ "tag": "u" })), json!({ "objects": 0, "bytes": 0 }));
         assert_eq!(purged(json!({ "prefix": "//a/", "soft": true }))["objects"], json!(1));
         for nothing in [json!({}), json!({ "tag": "" }), json!({ "all": false }), json!({ "url": "x" })] {
@@ -294,7 +312,7 @@ mod tests {
         let done = purged(json!({ "all": true }));
         assert!(done["objects"] == 1 && done["bytes"].as_u64().unwrap() > 7, "{done}");
         cache.record_outcome(b"https://a/x", Outcome::Refused(NotStored::Private), now_s());
-        let said = execute("stats", Some(&cache), &Config::default());
+        let said = execute("stats", Some(&cache), &Config::default(), None);
         assert_eq!(
             [
                 &said["stored"],
@@ -307,7 +325,7 @@ mod tests {
             [&json!(1), &json!(1), &json!(0), &json!(3), &json!(2), &json!(0)]
         );
         assert_eq!(said["refused"][NotStored::Private.text()], json!(1));
-        let why = execute("why {\"url\": \"https://a/x\"}", Some(&cache), &Config::default());
+        let why = execute("why {\"url\": \"https://a/x\"}", Some(&cache), &Config::default(), None);
         assert_eq!(why["last"]["outcome"], json!("it was not stored: the response says private"));
     }
 }

@@ -16,6 +16,7 @@
 pub mod request;
 pub mod rules;
 pub mod urls;
+pub mod purge_order;
 pub mod commands;
 pub mod fill;
 pub mod purge_method;

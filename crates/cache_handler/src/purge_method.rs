@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
-use cache::{Cache, Purge, Purged, key, tags};
+use cache::{Cache, Purge, key, tags};
+use cluster::ClusterStore;
 use failure::IoFailure;
 use http::{Fields, Name, Status};
 use logging::Level;
@@ -18,9 +19,15 @@ use logging::notice::ErrorLog;
 use net::offload::BlockingKind;
 use net::{Exchange, Fault, PeerSet, Request};
 use process::config_files::ConfigFiles;
+use serde_json::json;
 use steps::auth;
+use times::Millis;
 
 use crate::commands::NOT_RECORDED;
+use crate::purge_order::{PurgeOrder, report_document};
+
+/// Interval at which the acknowledgements of other servers are looked for.
+const ACKNOWLEDGE_POLL: Millis = Millis(5);
 
 /// Maximum tags in one request.
 const TAGS_MAX: usize = 256;
@@ -91,6 +98,8 @@ pub struct PurgeAccess {
     pub from: Option<PeerSet>,
     /// `None` if the configuration is only being checked.
     pub notices: Option<ErrorLog>,
+    /// The set of servers that get the purges of this one.
+    pub cluster: Option<ClusterStore>,
 }
 
 impl PurgeAccess {
@@ -124,13 +133,13 @@ impl PurgeAccess {
         if keys.is_empty() {
             return exchange.refuse(Status::BAD_REQUEST, "nothing is stored for such a URL").await;
         }
-        let (purges, is_soft) = match purges(&exchange.request(), &keys) {
-            Ok(purges) => (purges, is_soft(&exchange.request())),
+        let order = match purges(&exchange.request(), &keys) {
+            Ok(purges) => PurgeOrder { purges, is_soft: is_soft(&exchange.request()) },
             Err(why) => return exchange.refuse(Status::BAD_REQUEST, why).await,
         };
-        let now_s = exchange.core().unix_s();
-        let purged = if purges.iter().all(|purge| matches!(purge, Purge::Exact(_))) {
-            purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).fold(Purged::default(), sum)
+        let shared = self.cluster.as_ref().map(|cluster| (cluster, order.to_bytes()));
+        let purged = if order.purges.iter().all(|purge| matches!(purge, Purge::Exact(_))) {
+            order.apply(cache)
         } else {
             let Some(waiting) = RunningPurge::new() else {
                 return exchange.refuse(Status::SERVICE_UNAVAILABLE, "too many purges are under way").await;
@@ -138,10 +147,11 @@ impl PurgeAccess {
             let cache = cache.clone();
             let all = move || {
                 let _waiting = waiting;
-                purges.iter().map(|purge| cache.purge(purge, is_soft, now_s)).fold(Purged::default(), sum)
+                order.apply(&cache)
             };
             exchange.core().offload_as(BlockingKind::CacheDisk, all).await
         };
+        let pending = shared.map(|(cluster, order)| cluster.begin_purge(order));
         if cache.disk().is_some() {
             let cache = cache.clone();
             let recorded =
@@ -150,7 +160,18 @@ impl PurgeAccess {
                 return exchange.refuse(Status::INTERNAL_SERVER_ERROR, NOT_RECORDED).await;
             }
         }
-        let body = format!("{{\"objects\":{},\"bytes\":{}}}\n", purged.objects, purged.bytes);
+        let mut answer = json!({ "objects": purged.objects, "bytes": purged.bytes });
+        if let Some(mut pending) = pending {
+            // Nothing wakes this thread when the others have answered.
+            let report = loop {
+                match pending.report() {
+                    Some(report) => break report,
+                    None => exchange.core().sleep(ACKNOWLEDGE_POLL).await,
+                }
+            };
+            answer["servers"] = report_document(&report);
+        }
+        let body = format!("{answer}\n");
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"application/json");
         fields.push(Name::CacheControl, b"no-store");
@@ -250,8 +271,4 @@ fn purges(request: &Request<'_>, keys: &[Vec<u8>]) -> Result<Vec<Purge>, &'stati
         (true, false) => Ok(found),
         (false, _) => Ok(urls.into_iter().map(|url| Purge::Exact(url.to_vec())).collect()),
     }
-}
-
-fn sum(one: Purged, other: Purged) -> Purged {
-    Purged { objects: one.objects + other.objects, bytes: one.bytes + other.bytes }
 }

@@ -82,6 +82,14 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
+/// Returns a certificate as PEM text.
+pub(crate) fn pem_of(der: &CertificateDer<'_>) -> String {
+    let digits = data_encoding::BASE64.encode(der);
+    let lines: Vec<&str> =
+        digits.as_bytes().chunks(64).filter_map(|line| std::str::from_utf8(line).ok()).collect();
+    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+}
+
 /// A chain and its key, stored as one text so that they are replaced together.
 #[derive(Debug)]
 pub(crate) struct KeyedChain {

@@ -17,6 +17,8 @@ mod schedule;
 
 mod state_folder;
 
+mod shared_files;
+
 mod sink;
 
 mod directory_client;

@@ -14,6 +14,7 @@ use crate::{
     CertificateRenewer, CertificateSink, CertificateStatus, DnsRecords, DnsServer, HttpChallenges, Intervals,
     Issuer, Options, RenewerEnvironment, StapleOwner, Subject, TsigKey,
 };
+use cluster::ClusterStore;
 use failure::{Failure, IoFailure};
 use logging::notice::ErrorLog;
 use net::{CertificateStore, ConfiguredListener, Listen, ServerCertificate, strip_byte_order_marks};
@@ -85,6 +86,7 @@ impl RunningCertificates {
         files: &ConfigFiles,
         is_system: bool,
         serving: &AutomaticCertificates,
+        cluster: Option<&ClusterStore>,
         log: &ErrorLog,
     ) -> Option<RunningCertificates> {
         let subjects = subjects(settings, log);
@@ -101,7 +103,7 @@ impl RunningCertificates {
         let AutomaticCertificates { store, challenges, staples, .. } = serving.clone();
         let missed = store.clone();
         let sink = Arc::new(ServerSink { store, staples, log: log.clone() });
-        let options = options(settings, files, is_system)
+        let options = options(settings, files, is_system, cluster)
             .and_then(|options| CertificateRenewer::start(options, subjects, environment, sink, challenges));
         match options {
             Ok(renewer) => {
@@ -124,9 +126,10 @@ impl RunningCertificates {
         &self,
         settings: &CertificateSettings<'_>,
         files: &ConfigFiles,
+        cluster: Option<&ClusterStore>,
         log: &ErrorLog,
     ) -> io::Result<()> {
-        self.renewer.serve(options(settings, files, self.is_system)?, subjects(settings, log));
+        self.renewer.serve(options(settings, files, self.is_system, cluster)?, subjects(settings, log));
         Ok(())
     }
 
@@ -174,12 +177,13 @@ impl AutomaticCertificates {
         settings: &CertificateSettings<'_>,
         files: &ConfigFiles,
         is_system: bool,
+        cluster: Option<&ClusterStore>,
         log: &ErrorLog,
     ) -> io::Result<()> {
         if let Some(running) = self.running.get() {
-            return running.reload(settings, files, log);
+            return running.reload(settings, files, cluster, log);
         }
-        if let Some(started) = RunningCertificates::start(settings, files, is_system, self, log) {
+        if let Some(started) = RunningCertificates::start(settings, files, is_system, self, cluster, log) {
             // No other thread sets it: reloads are sequential.
             let _ = self.running.set(started);
         }
@@ -298,7 +302,12 @@ fn is_local(subject: &Subject) -> bool {
     }
 }
 
-fn options(settings: &CertificateSettings<'_>, files: &ConfigFiles, is_system: bool) -> io::Result<Options> {
+fn options(
+    settings: &CertificateSettings<'_>,
+    files: &ConfigFiles,
+    is_system: bool,
+    cluster: Option<&ClusterStore>,
+) -> io::Result<Options> {
     let acme = settings.acme;
     let directories = acme.directories.iter().map(|directory| AcmeDirectory {
         url: directory.url.clone(),
@@ -318,6 +327,7 @@ fn options(settings: &CertificateSettings<'_>, files: &ConfigFiles, is_system: b
         dns,
         ask: acme.ask.clone(),
         state_folder: state_folder(acme, is_system),
+        cluster: cluster.cloned(),
         roots_pem: strip_byte_order_marks(&roots_pem).into_owned(),
     })
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
+use cluster::ClusterStore;
 use failure::Failure;
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, AuthorizedIdentifier, ChallengeHandle, ChallengeType,
@@ -101,6 +102,8 @@ pub struct Options {
     pub ask: Option<String>,
     /// State folder.
     pub state_folder: PathBuf,
+    /// Store of the set of servers that have the files of the state folder together.
+    pub cluster: Option<ClusterStore>,
     /// Certificates trusted for directories in addition to the system's, as PEM text.
     pub roots_pem: Vec<u8>,
 }
@@ -579,6 +582,7 @@ mod tests {
             dns: None,
             ask: None,
             state_folder: PathBuf::new(),
+            cluster: None,
             roots_pem: Vec::new(),
         }
     }

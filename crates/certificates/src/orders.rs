@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use cluster::LeaseOutcome;
 use failure::Failure;
 use tokio::sync::{Notify, Semaphore};
 
@@ -14,6 +15,7 @@ use crate::directives::AcmeDirectory;
 use crate::on_demand::Confirmer;
 use crate::order::{AccountLocks, Options, OrderContext, OrderFailure};
 use crate::schedule::{self, FailureKind, Intervals};
+use crate::shared_files::FolderFiles;
 use crate::sink::{CertificateSink, HttpChallenges};
 use crate::state_folder::{CertificateRecord, StateFolder};
 use crate::status::CertificateStatus;
@@ -143,6 +145,15 @@ impl LoadedCertificate {
     }
 }
 
+/// Opens the state folder, and exchanges its files with the other servers of the set.
+pub(crate) fn open_folder(options: &Options) -> io::Result<StateFolder> {
+    let folder = StateFolder::open(&options.state_folder)?.of_cluster(options.cluster.clone());
+    if let Some(cluster) = &options.cluster {
+        cluster.share_files(Arc::new(FolderFiles::new(&folder)));
+    }
+    Ok(folder)
+}
+
 fn write_record(state: &RenewerState, store: &StateFolder, subject: &Subject, record: &CertificateRecord) {
     if let Err(error) = store.write_record(subject, record) {
         state.sink.error(&format!("certificates: {subject}: the state folder: {error}"));
@@ -168,7 +179,7 @@ impl Orders {
     /// # Errors
     /// Names the one that failed, with the reason.
     pub(crate) fn open(state: &Arc<RenewerState>, options: &Options) -> Result<Orders, Failure> {
-        let store = StateFolder::open(&options.state_folder).map_err(Failure::new)?;
+        let store = open_folder(options).map_err(Failure::new)?;
         let client = WebClient::new(&options.roots_pem, state.environment.intervals.request_max)
             .map_err(Failure::new)?;
         let permits = Semaphore::new(ORDERS_MAX);
@@ -241,6 +252,19 @@ impl Orders {
                 return state.sink.error(&format!("certificates: {subject}: the state folder: {error}"));
             }
         };
+        let lease = match &self.options.cluster {
+            None => None,
+            Some(cluster) => match cluster.lease(&subject.file_stem()).await {
+                LeaseOutcome::Held(lease) => {
+                    cluster.exchange().await;
+                    Some(lease)
+                }
+                LeaseOutcome::Elsewhere => return,
+                // The other servers cannot be asked. A renewal waits for the store as long as it can.
+                LeaseOutcome::Away if !is_asked && self.may_wait(loaded) => return,
+                LeaseOutcome::Away => None,
+            },
+        };
         // Another server may have obtained it meanwhile.
         let mut record = loaded.load(state, &self.store, subject);
         let is_due = self.next_order_at(&record, loaded).is_none_or(|due| due <= state.now());
@@ -286,7 +310,15 @@ impl Orders {
             failures.extend(self.options.directories.first().map(|one| (one, OrderFailure::refused(text))));
         }
         self.record_failure(subject, loaded, &mut record, &failures, blocked);
-        drop(lock);
+        drop((lease, lock));
+    }
+
+    /// Whether the certificate is still valid for more than a sixth of its lifetime.
+    fn may_wait(&self, loaded: &LoadedCertificate) -> bool {
+        loaded.chain.as_ref().is_some_and(|chain| {
+            let lifetime = chain.info.not_after.duration_since(chain.info.not_before).unwrap_or_default();
+            self.state.now() + lifetime / 6 < chain.info.not_after
+        })
     }
 
     /// Suspends orders of the name, because the state folder cannot be written.

@@ -15,7 +15,7 @@ use tokio::task::{AbortHandle, LocalSet};
 use crate::local::LocalAuthority;
 use crate::on_demand::{AskAnswer, NAMES_MAX, OnDemandNames, allows_on_demand};
 use crate::order::Options;
-use crate::orders::{LoadedCertificate, Orders, RenewerEnvironment, RenewerState};
+use crate::orders::{LoadedCertificate, Orders, RenewerEnvironment, RenewerState, open_folder};
 use crate::schedule;
 use crate::sink::{CertificateSink, HttpChallenges};
 use crate::state_folder::StateFolder;
@@ -55,7 +55,9 @@ impl CertificateRenewer {
     ) -> io::Result<CertificateRenewer> {
         let state = Arc::new(RenewerState::new(environment, sink, challenges));
         // Before the first connection, so that clients do not notice a restart.
-        if let Ok(store) = StateFolder::open(&options.state_folder) {
+        if let Ok(store) = open_folder(&options) {
+            // Certificates that the other servers have need not be obtained.
+            options.cluster.iter().for_each(|cluster| _ = cluster.exchange_blocking());
             let public = subjects.iter().filter(|subject| subject.issuer() == Issuer::Public);
             public.for_each(|subject| _ = LoadedCertificate::default().load(&state, &store, subject));
             if options.ask.is_some() {

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use cluster::ClusterStore;
 use failure::IoFailure;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -26,13 +27,13 @@ use serde_json::{Value, json};
 
 use crate::subject::Subject;
 
-const CERTIFICATES: &str = "certificates";
-const ACCOUNTS: &str = "accounts";
-const CHALLENGES: &str = "challenges";
+pub(crate) const CERTIFICATES: &str = "certificates";
+pub(crate) const ACCOUNTS: &str = "accounts";
+pub(crate) const CHALLENGES: &str = "challenges";
 const LOCKS: &str = "locks";
-const LOCAL: &str = "local";
+pub(crate) const LOCAL: &str = "local";
 /// Maximum size of a file that is read, in bytes.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Maximum number of tokens that are read from the folder.
 const TOKENS_MAX: usize = 1_000;
 /// Age after which a token is removed, because the server that wrote it has ended.
@@ -44,6 +45,8 @@ pub struct StateFolder {
     path: PathBuf,
     /// Lock file, locked in shared mode while this server runs.
     user_lock: Option<File>,
+    /// Store of the set of servers, which is told of changes.
+    cluster: Option<ClusterStore>,
 }
 
 /// An exclusive lock, held until it is dropped.
@@ -166,14 +169,20 @@ impl StateFolder {
             Errno::WOULDBLOCK => flock(&users, FlockOperation::LockShared),
             error => Err(error),
         })?;
-        let folder = StateFolder { path: path.to_owned(), user_lock: Some(users) };
+        let folder = StateFolder { path: path.to_owned(), user_lock: Some(users), cluster: None };
         folder.write(&path.join(LOCKS).join("probe"), b"").map_err(refused)?;
         Ok(folder)
     }
 
     /// Opens the existing folder for reading only.
     pub fn existing(path: &Path) -> StateFolder {
-        StateFolder { path: path.to_owned(), user_lock: None }
+        StateFolder { path: path.to_owned(), user_lock: None, cluster: None }
+    }
+
+    /// Tells the store of a set of servers of all changes from now on.
+    pub(crate) fn of_cluster(mut self, cluster: Option<ClusterStore>) -> StateFolder {
+        self.cluster = cluster;
+        self
     }
 
     /// Returns the path of the folder.
@@ -181,8 +190,11 @@ impl StateFolder {
         &self.path
     }
 
-    /// Whether another server uses the folder as well.
+    /// Whether other servers use the folder as well, or have its files through a store.
     pub(crate) fn is_shared(&self) -> bool {
+        if self.cluster.is_some() {
+            return true;
+        }
         let Some(users) = &self.user_lock else { return false };
         let alone = flock(users, FlockOperation::NonBlockingLockExclusive).is_ok();
         let _ = flock(users, FlockOperation::LockShared);
@@ -284,6 +296,9 @@ impl StateFolder {
         if is_token(token) {
             // The file may be gone already.
             let _ = fs::remove_file(self.path.join(CHALLENGES).join(token));
+            if let Some(cluster) = &self.cluster {
+                cluster.note_removed(&format!("{CHALLENGES}/{token}"));
+            }
         }
     }
 
@@ -338,8 +353,22 @@ impl StateFolder {
         self.path.join(LOCAL).join("root.crt")
     }
 
-    /// Atomically replaces a file, readable by its owner only.
+    /// Atomically replaces a file, and tells the store of the set.
     fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.write_here(path, bytes)?;
+        let name = path.strip_prefix(&self.path).ok().and_then(Path::to_str);
+        if let (Some(cluster), Some(name)) = (&self.cluster, name)
+            && is_shared_name(name)
+        {
+            // What belongs to a certificate is made under the lease of its subject.
+            let lease = path.file_stem().and_then(|stem| stem.to_str());
+            cluster.note_written(name, lease.filter(|_| name.starts_with(CERTIFICATES)));
+        }
+        Ok(())
+    }
+
+    /// Atomically replaces a file, readable by its owner only.
+    pub(crate) fn write_here(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let folder = path.parent().unwrap_or(&self.path);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -360,6 +389,26 @@ impl StateFolder {
     }
 }
 
+/// Whether other servers of a set have the file of this name in the folder too.
+pub(crate) fn is_shared_name(name: &str) -> bool {
+    let Some((folder, file)) = name.split_once('/') else { return false };
+    let subject = |stem: &str| Subject::of_file_stem(stem).is_some_and(|subject| subject.file_stem() == stem);
+    let is_account = |stem: &str| {
+        (1..=200).contains(&stem.len())
+            && !stem.starts_with('.')
+            && stem.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'))
+    };
+    match folder {
+        CERTIFICATES => {
+            file.rsplit_once('.').is_some_and(|(stem, kind)| matches!(kind, "pem" | "json") && subject(stem))
+        }
+        ACCOUNTS => file.strip_suffix(".json").is_some_and(is_account),
+        CHALLENGES => is_token(file),
+        LOCAL => file == "authority.pem",
+        _ => false,
+    }
+}
+
 /// Whether the text is a token: base64url (RFC 8555 section 8.1), which excludes path separators.
 pub(crate) fn is_token(token: &str) -> bool {
     (1..=200).contains(&token.len())
@@ -371,7 +420,7 @@ fn lock_file(path: &Path) -> io::Result<File> {
 }
 
 /// Returns the text of a file; `None` if it does not exist.
-fn read(path: &Path) -> io::Result<Option<String>> {
+pub(crate) fn read(path: &Path) -> io::Result<Option<String>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,

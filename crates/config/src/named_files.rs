@@ -3,6 +3,7 @@
 use crate::action::Action;
 use crate::server::Config;
 use admission::auth::Auth;
+use cluster::ClusterTable;
 use logging::Sink;
 use net::tls::directives::{CertificateSource, SiteTls};
 use proxy::directives::ProxyTls;
@@ -27,8 +28,9 @@ impl NamedFiles {
         of_sites.chain(&config.control.tls).for_each(|tls| named.add_site(tls));
         let secret = config.acme.dns.iter().map(|dns| &dns.secret_file).chain(config.purge_token_files());
         let shared = config.limits.shared.iter().filter_map(|shared| shared.password_file.as_ref());
+        let of_cluster = config.cluster.iter().flat_map(ClusterTable::files);
         let of_control = config.control.tokens.iter().map(|token| &token.token_file);
-        let secret = secret.chain(shared).chain(of_control);
+        let secret = secret.chain(shared).chain(of_cluster).chain(of_control);
         config.auths().for_each(|auth| named.add_auth(auth));
         named.files.extend(config.tls.ticket_keys.iter().chain(&config.acme.ca).chain(secret).cloned());
         named.files.extend(collector_files(config));

@@ -24,6 +24,7 @@ use apps::directives::AppMap;
 use cache::CacheStore;
 use certificates::certified_sites::{CertificateSettings, CertifiedSite};
 use certificates::directives::Acme;
+use cluster::ClusterTable;
 use logging::{Log, RequestLog, RequestLogs, Sink};
 use net::DictionaryStore;
 use net::compress::{self, CompressResponses};
@@ -128,6 +129,8 @@ directives! {
         "tls" tls: Tls = {}, ServerTlsShape;
         /// Certificates that the server obtains by itself.
         "acme" acme: Acme = {}, table();
+        /// The set of servers that this one belongs to.
+        "cluster" cluster: Option<ClusterTable> = absent("none: this server is by itself"), Maybe(table::<ClusterTable>());
         /// Limits on connections and requests.
         "limits" limits: Limits = {}, table();
         /// Timeouts for clients.
@@ -442,7 +445,20 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     let others: Vec<&Listen> = all.iter().map(|one| &one.address).chain(streams).collect();
     check_separate_address(&config.control, &others, node, check);
     check_apps_exist(node, check);
-    check_shared_limits(config.limits.shared.is_some(), node, check);
+    let has_store = config.cluster.is_some();
+    if let Some(entry) = node.entry("limits").and_then(|limits| limits.value.entry("shared"))
+        && config.limits.shared.as_ref().is_some_and(|shared| shared.redis.is_none())
+        && !has_store
+    {
+        check
+            .error(
+                &entry.key_span,
+                "`[limits.shared]` without `redis`".to_owned(),
+                "no server to share them in",
+            )
+            .help("name a Redis server in `redis`, or the store of the set in `[cluster]`");
+    }
+    check_shared_limits(config.limits.shared.is_some() || has_store, node, check);
     warn_of_open_access(config, node, check);
     warn_of_document(node, check);
     let Some(routes) = node.entry("route") else { return };

@@ -22,7 +22,7 @@ pub(crate) fn check_shared_limits(is_configured: bool, node: &Node, check: &mut 
                 "`shared` without `[limits.shared]`".to_owned(),
                 "no server to share it in",
             );
-            finding.help("name a Redis server there, or remove this");
+            finding.help("name a Redis server there or in `[cluster]`, or remove this");
         }
     }
 }

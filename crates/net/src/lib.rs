@@ -170,8 +170,9 @@ pub use stream::Stream;
 pub use stream_client::{StreamChoice, StreamClient, StreamFuture, StreamOpening, StreamStart};
 pub use tls::{
     BlockingTlsStream, CertificateFault, CertificateInfo, CertificateStore, ClientCertificates,
-    ClientIdentity, HandshakeFailure, ServerCertificate, TicketKeys, TlsAcceptor, TlsAgreement, TlsClient,
-    TlsClientOptions, TlsHttp, TlsOptions, TlsSession, TlsSite, TlsStream, strip_byte_order_marks,
+    ClientIdentity, HandshakeFailure, ServerCertificate, TICKET_PERIOD_S, TicketKeys, TlsAcceptor,
+    TlsAgreement, TlsClient, TlsClientOptions, TlsHttp, TlsOptions, TlsSession, TlsSite, TlsStream,
+    strip_byte_order_marks,
 };
 pub use tunnel::{TunnelEnd, tunnel};
 pub use turn_hook::{TaskId, TurnHook};

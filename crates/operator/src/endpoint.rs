@@ -508,6 +508,7 @@ impl ControlSources {
             rules: (info.rule_counts)(),
             exits: info.hosting.exits(),
             upstreams: (info.upstreams)(),
+            cluster: (info.cluster_status)(),
             certificates: certificates.iter().filter_map(expiry).collect(),
         }
     }

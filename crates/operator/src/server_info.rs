@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use certificates::managed::RunningCertificates;
 use certificates::tls::FileCertificate;
+use cluster::StoreStatus;
 use engine::generations::Generations;
 use failure::Failure;
 use hosting::workers::Hosting;
@@ -84,6 +85,8 @@ pub struct ServerInfo {
     pub certificates: Arc<OnceLock<RunningCertificates>>,
     /// Executes a cache command (the line after `cache `) and returns the document for the client.
     pub run_cache_command: Box<dyn Fn(&str) -> Value + Send + Sync>,
+    /// Returns the state of the store of the set of servers, if there is one.
+    pub cluster_status: Box<dyn Fn() -> Option<StoreStatus> + Send + Sync>,
     /// Returns the metrics of rate limits.
     pub limit_metrics: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
     /// Returns the metrics of the routes' queues.

@@ -19,6 +19,7 @@ use apps::Usage;
 use certificates::CertificateStatus;
 use certificates::managed::RunningCertificates;
 use certificates::tls::FileCertificate;
+use cluster::StoreStatus;
 use hosting::workers::AppLoading;
 use logging::events::LogEvent;
 use logging::notice::ErrorLog;
@@ -447,8 +448,25 @@ pub(crate) fn status_document(info: &ServerInfo) -> Value {
         "class_bounds_ms": overview::duration_bounds_ms(),
         "routes": overview::routes(&info.counters.metrics),
         "upstreams": overview::upstreams(&(info.groups)()),
+        "cluster": (info.cluster_status)().map(cluster_document),
         "cache": Some((info.run_cache_command)("stats")).filter(|stats| stats["error"].is_null()),
         "events": info.counters.events.after(0, EVENTS_SHOWN_MAX).iter().map(LogEvent::json).collect::<Vec<_>>(),
+    })
+}
+
+/// Formats the state of the store of the set of servers.
+fn cluster_document(status: StoreStatus) -> Value {
+    json!({
+        "store": status.store,
+        "name": status.name,
+        "up": status.is_up,
+        "last_error": status.last_error,
+        "servers": status.servers,
+        "files_received": status.files_received,
+        "files_sent": status.files_sent,
+        "refused": status.refused,
+        "purges_applied": status.purges_applied,
+        "purges_unsent": status.purges_unsent,
     })
 }
 

@@ -7,16 +7,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use cluster::{BlockingConnection, StoreError, StoreOptions};
 use data_encoding::HEXLOWER;
 use net::clock::Clock;
 
-use crate::connection::{RedisAddress, RedisConnection};
 use crate::shared_limits::SharedLimits;
 
 /// Maximum keys per command, because Redis serves no other client while a script runs.
 const KEYS_MAX: usize = 500;
 /// Pause after a failure before the server is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Pause between two looks for tables while there are none.
+const IDLE_PAUSE: Duration = Duration::from_millis(100);
 /// Adds the spending to the time at which each key's bucket is full, and returns how far that time is ahead,
 /// in microseconds. Uses the clock of Redis, so that the servers' clocks need not agree.
 const SCRIPT: &str = "
@@ -76,39 +78,38 @@ struct SharingState {
 /// The exchange of counts; dropping it ends its thread.
 pub struct Sharing {
     server: SharedLimits,
-    password: Option<String>,
+    store: StoreOptions,
     state: Arc<SharingState>,
     _ends: Sender<()>,
 }
 
 impl Sharing {
-    /// Starts the thread, which also calls `report`. `password` is the content of `server.password_file`.
+    /// Starts the thread, which also calls `report`.
     ///
     /// # Errors
-    /// The address is invalid, or the thread cannot be started.
+    /// The thread cannot be started.
     pub fn start(
         server: SharedLimits,
-        password: Option<String>,
+        store: StoreOptions,
         report: Box<dyn Fn(SharingEvent) + Send>,
     ) -> io::Result<Sharing> {
-        let address = RedisAddress::parse(&server.redis)?;
+        let store = store.with_timeout(server.timeout);
         let state = Arc::new(SharingState::default());
         let (ends, ended) = channel();
         let exchange = CountExchange {
-            address,
+            store: store.clone(),
             server: server.clone(),
-            password: password.clone(),
             state: state.clone(),
             connection: None,
         };
         std::thread::Builder::new().name("sharing".into()).spawn(move || exchange.run(&ended, &*report))?;
-        Ok(Sharing { server, password, state, _ends: ends })
+        Ok(Sharing { server, store, state, _ends: ends })
     }
 
-    /// Whether counts are exchanged with this server by this password.
+    /// Whether counts are exchanged with this store in this way.
     #[must_use]
-    pub fn is_with(&self, server: &SharedLimits, password: Option<&str>) -> bool {
-        self.server == *server && self.password.as_deref() == password
+    pub fn is_with(&self, server: &SharedLimits, store: &StoreOptions) -> bool {
+        self.server == *server && self.store.is_same(store)
     }
 
     /// Adds tables whose counts are exchanged for as long as they are referenced elsewhere.
@@ -136,7 +137,7 @@ impl Sharing {
 
 impl fmt::Debug for Sharing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sharing").field("redis", &self.server.redis).finish_non_exhaustive()
+        f.debug_struct("Sharing").field("store", &self.store).finish_non_exhaustive()
     }
 }
 
@@ -147,16 +148,23 @@ impl SharingState {
 }
 
 struct CountExchange {
-    address: RedisAddress,
+    store: StoreOptions,
     server: SharedLimits,
-    password: Option<String>,
     state: Arc<SharingState>,
-    connection: Option<RedisConnection>,
+    connection: Option<BlockingConnection>,
 }
 
 impl CountExchange {
     fn run(mut self, ended: &Receiver<()>, report: &dyn Fn(SharingEvent)) {
         loop {
+            if self.live_tables().is_empty() {
+                // Nothing is shared, or not yet: no connection is needed.
+                self.connection = None;
+                if ended.recv_timeout(IDLE_PAUSE) != Err(RecvTimeoutError::Timeout) {
+                    return;
+                }
+                continue;
+            }
             let exchanged = self.connect().and_then(|()| self.exchange());
             let pause = match &exchanged {
                 Ok(()) => self.server.interval,
@@ -175,15 +183,13 @@ impl CountExchange {
     }
 
     /// Connects, unless there is a connection.
-    fn connect(&mut self) -> io::Result<()> {
+    fn connect(&mut self) -> Result<(), StoreError> {
         if self.connection.is_some() {
             return Ok(());
         }
         // Counts from the time without a connection apply to this server's own limits only.
         self.live_tables().iter().for_each(|table| drop(table.take()));
-        let password = self.password.as_deref();
-        let timeout = self.server.timeout;
-        self.connection = Some(RedisConnection::open(&self.address, password, timeout)?);
+        self.connection = Some(BlockingConnection::open(&self.store)?);
         Ok(())
     }
 
@@ -193,7 +199,7 @@ impl CountExchange {
         tables.iter().filter_map(Weak::upgrade).collect()
     }
 
-    fn exchange(&mut self) -> io::Result<()> {
+    fn exchange(&mut self) -> Result<(), StoreError> {
         for table in self.live_tables() {
             let changes = table.take();
             for part in changes.chunks(KEYS_MAX) {
@@ -210,35 +216,33 @@ impl CountExchange {
 
     /// Sends one command and reads the reply. Reconnects once if the connection was closed since the last
     /// one.
-    fn query_with_reconnect(&mut self, changes: &[SharedChange]) -> io::Result<Vec<u64>> {
-        let mut command = vec!["EVAL".to_owned(), SCRIPT.to_owned(), changes.len().to_string()];
-        let names = changes.iter().map(|change| HEXLOWER.encode(&change.name));
-        command.extend(names.map(|name| format!("{}:{name}", self.server.prefix)));
-        // Microseconds, because nanoseconds since 1970 exceed the integers that Lua's numbers represent
-        // exactly.
-        command.extend(changes.iter().map(|change| format!("{:.3}", change.spent_ns as f64 / 1_000.0)));
-        match self.query(&command, changes.len()) {
-            Err(error) if is_closed(&error) => {
+    fn query_with_reconnect(&mut self, changes: &[SharedChange]) -> Result<Vec<u64>, StoreError> {
+        match self.query(changes) {
+            Err(StoreError::Unreachable(_)) => {
                 self.connect()?;
-                self.query(&command, changes.len())
+                self.query(changes)
             }
             asked => asked,
         }
     }
 
-    fn query(&mut self, command: &[String], count: usize) -> io::Result<Vec<u64>> {
-        let Some(link) = &mut self.connection else { return Err(io::ErrorKind::NotConnected.into()) };
-        let answer = link.query_numbers(command, count);
-        if answer.is_err() {
-            // A later reply on this connection could belong to this command.
-            self.connection = None;
+    fn query(&mut self, changes: &[SharedChange]) -> Result<Vec<u64>, StoreError> {
+        let gone = || StoreError::Unreachable("there is no connection".to_owned());
+        // Given back only after a valid reply: a later one on this connection could belong to this command.
+        let mut connection = self.connection.take().ok_or_else(gone)?;
+        let names = changes.iter().map(|change| HEXLOWER.encode(&change.name));
+        let keys: Vec<String> = names.map(|name| format!("{}:{name}", self.server.prefix)).collect();
+        // Microseconds, because nanoseconds since 1970 exceed the integers that Lua's numbers represent
+        // exactly.
+        let spent = changes.iter().map(|change| format!("{:.3}", change.spent_ns as f64 / 1_000.0));
+        let spent: Vec<String> = spent.collect();
+        let spent: Vec<&[u8]> = spent.iter().map(String::as_bytes).collect();
+        let ahead = connection.script(SCRIPT, &keys, &spent)?.list()?;
+        if ahead.len() != changes.len() {
+            return Err(StoreError::Invalid("its reply is not a number for each key".to_owned()));
         }
-        answer
+        let ahead = ahead.into_iter().map(|ahead| ahead.number()).collect::<Result<_, _>>()?;
+        self.connection = Some(connection);
+        Ok(ahead)
     }
-}
-
-/// Whether the peer has closed the connection, as servers do with idle ones.
-fn is_closed(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }

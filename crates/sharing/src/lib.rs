@@ -4,10 +4,9 @@
 //! servers. Each server decides by its own table without waiting; requests admitted in excess meanwhile
 //! become a debt of the key, which is paid back before further requests pass. A limit is therefore exceeded
 //! once, by the requests of one exchange interval, and not permanently. This crate owns the exchange of
-//! counts; it never sees requests or limits.
+//! counts; the connection is that of `cluster`. It never sees requests or limits.
 
 mod shared_limits;
-mod connection;
 mod exchange;
 
 pub use exchange::{SharedChange, SharedTable, Sharing, SharingEvent};

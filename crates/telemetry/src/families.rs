@@ -70,6 +70,7 @@ pub fn collect_families(metrics: &Metrics, gauges: &Gauges) -> Vec<Family> {
         .chain(queues(gauges))
         .chain(rules(gauges))
         .chain(certificates(gauges))
+        .chain(cluster(gauges))
         .collect()
 }
 
@@ -487,6 +488,50 @@ fn certificates(gauges: &Gauges) -> Vec<Family> {
         "komainu_certificate_expiry_timestamp_seconds",
         "When a certificate expires, in seconds since 1970.",
     )]
+}
+
+/// Metrics of the set of servers; none without one.
+fn cluster(gauges: &Gauges) -> Vec<Family> {
+    let Some(status) = &gauges.cluster else { return Vec::new() };
+    let gauge = |value: f64, name, help| {
+        let mut rows = Rows::default();
+        rows.gauge(Vec::new(), value);
+        rows.gauges(name, help)
+    };
+    let counter = |value: u64, name, help| {
+        let mut rows = Rows::default();
+        rows.count(Vec::new(), value);
+        rows.counters(name, help)
+    };
+    vec![
+        gauge(
+            f64::from(u8::from(status.is_up)),
+            "komainu_cluster_store_up",
+            "Whether the store of the set of servers can be used.",
+        ),
+        gauge(
+            status.servers.len() as f64,
+            "komainu_cluster_servers",
+            "Servers of the set that gave a sign of life in the last 10 seconds.",
+        ),
+        gauge(
+            status.purges_unsent as f64,
+            "komainu_cluster_purges_unsent",
+            "Purges of this server that wait for the store.",
+        ),
+        counter(
+            status.purges_applied,
+            "komainu_cluster_purges_applied",
+            "Purges of other servers that this one has applied.",
+        ),
+        counter(
+            status.files_received,
+            "komainu_cluster_files_received",
+            "Certificates, accounts and tokens received from other servers.",
+        ),
+        counter(status.refused, "komainu_cluster_values_refused", "Values of the store that were not used."),
+        counter(status.failures, "komainu_cluster_store_failures", "Times that the store went away."),
+    ]
 }
 
 /// Metrics of the rules in [`FAMILIES`].

@@ -101,6 +101,8 @@ pub struct Gauges {
     pub queues: Vec<QueueMetrics>,
     /// Counts of rules.
     pub rules: Vec<RuleCount>,
+    /// State of the store of the set of servers, if there is one.
+    pub cluster: Option<cluster::StoreStatus>,
     /// Name and expiry of certificates, in seconds since 1970.
     pub certificates: Vec<(String, i64)>,
 }

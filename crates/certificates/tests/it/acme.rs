@@ -232,6 +232,7 @@ fn unwritable_state_directory_is_reported() {
         dns: None,
         ask: None,
         state_folder: state.clone(),
+        cluster: None,
         roots_pem: Vec::new(),
     };
     let rig = Rig::start(options, &["a.komainu-test.com", "b.localhost"], &HttpChallenges::default());

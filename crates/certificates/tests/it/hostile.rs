@@ -19,6 +19,7 @@ fn options(scratch: &Scratch, authority: &MockAuthority) -> Options {
         dns: None,
         ask: None,
         state_folder: scratch.0.join("state"),
+        cluster: None,
         roots_pem: authority.root_pem.clone().into_bytes(),
     }
 }

@@ -144,6 +144,7 @@ pub(crate) fn options(scratch: &Scratch, pebbles: &[&Pebble]) -> Options {
         dns: None,
         ask: None,
         state_folder: scratch.0.join("state"),
+        cluster: None,
         roots_pem: pebbles
             .first()
             .map(|pebble| fs::read(pebble.directory_root()).unwrap())

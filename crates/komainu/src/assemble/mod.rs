@@ -10,4 +10,5 @@ pub(crate) mod releases;
 pub(crate) mod guards;
 pub(crate) mod content;
 pub(crate) mod response_cache;
+pub(crate) mod cluster;
 pub(crate) mod routes;

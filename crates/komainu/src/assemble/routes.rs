@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use ::cluster::ClusterStore;
 use admission::auth::Auth;
 use cache::{Cache, CachePurge};
 use cache_handler::handler::RouteCache;
 use cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
+use cache_handler::purge_order::SharedPurges;
 use cache_handler::rules::{CacheRules, RouteSuffixes};
 use certificates::tls::TlsPlan;
 use coding::Dictionaries;
@@ -87,6 +89,8 @@ pub(crate) struct ServerPlan {
     pub(crate) control_access: Arc<ControlAccess>,
     pub(crate) limits: LimitPlan,
     pub(crate) sharing: Option<Arc<Sharing>>,
+    /// Store of the set of servers.
+    pub(crate) cluster: Option<ClusterStore>,
     auth: AuthPlan,
     pub(crate) releases: ReleasePlan,
     pub(crate) queues: QueuePlan,
@@ -152,6 +156,7 @@ impl ServerPlan {
         kept.share((), CgiPrograms::default).apply(programs, notices)?;
         let streams = StreamLimits::of(&config, &mut kept, &budget);
         let groups = GroupPlan::new(&config, &mut kept, &spill, &files)?;
+        let cluster = crate::assemble::cluster::open(config.cluster.as_ref(), &mut kept, &files, notices)?;
         kept.release_unused();
         let purge_tokens = purge_tokens(config.purge_token_files(), &files)?;
         let control_access = Arc::new(ControlAccess::new(&config, &files)?);
@@ -171,6 +176,7 @@ impl ServerPlan {
             geo,
             limits,
             sharing,
+            cluster,
             auth,
             releases,
             queues,
@@ -190,6 +196,7 @@ impl ServerPlan {
         // Each core builds its table later; errors can still be returned here.
         build_route_table(&plan, None, cores)?;
         plan.queues.apply();
+        plan.cluster.iter().for_each(|cluster| SharedPurges::follow(cluster, plan.cache.clone()));
         plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared_tables()));
         Ok(plan)
     }
@@ -592,6 +599,7 @@ fn build_route_cache(
         },
         from: (!purge.from.is_empty()).then(|| peer_set(&purge.from)),
         notices: core_context.map(|core_context| core_context.notices.clone()),
+        cluster: plan.cluster.clone(),
     };
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
     // Stored content is modified for each client, so it cannot be stored compressed.

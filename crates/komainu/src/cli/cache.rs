@@ -97,10 +97,12 @@ fn purge(arguments: &CachePurgeArguments) -> Result<String, Failure> {
     }
     let mut objects = 0;
     let mut sum = 0;
+    let mut servers = Value::Null;
     for purge in purges {
         let answer = control_client::send_command(pid, &format!("cache purge {purge}"))?;
         objects += answer["objects"].as_u64().unwrap_or_default();
         sum += answer["bytes"].as_u64().unwrap_or_default();
+        servers = answer["servers"].clone();
     }
     let verb = if soft { "made stale" } else { "purged" };
     let urls = || arguments.urls.iter().chain(&arguments.prefix);
@@ -109,7 +111,27 @@ fn purge(arguments: &CachePurgeArguments) -> Result<String, Failure> {
     } else {
         ""
     };
-    Ok(format!("{verb}: {} ({}){hint}\n", count_responses(objects), format_bytes(sum as f64)))
+    let set = describe_servers(&servers);
+    Ok(format!("{verb}: {} ({}){hint}\n{set}", count_responses(objects), format_bytes(sum as f64)))
+}
+
+/// Describes which servers of the set have applied a purge; empty without a set.
+fn describe_servers(servers: &Value) -> String {
+    let names = |key: &str| -> Vec<&str> {
+        servers[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+    };
+    let (applied, missing) = (names("applied"), names("missing"));
+    let mut text = String::new();
+    if !applied.is_empty() {
+        text += &format!("applied by {}\n", applied.join(", "));
+    }
+    if !missing.is_empty() {
+        text += &format!("not yet applied by {}\n", missing.join(", "));
+    }
+    if let Some(error) = servers["error"].as_str() {
+        text += &format!("applied by this server alone: {error}\n");
+    }
+    text
 }
 
 /// Whether a URL contains a port.

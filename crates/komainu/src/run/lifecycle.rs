@@ -456,9 +456,8 @@ impl RunningServer {
         }
         let files = current.hosting.files();
         let system = is_system(self.link.as_ref());
-        if let Err(error) =
-            current.certificates.apply(&plan.config.certificate_settings(), &files, system, notices)
-        {
+        let (settings, cluster) = (plan.config.certificate_settings(), plan.cluster.as_ref());
+        if let Err(error) = current.certificates.apply(&settings, &files, system, cluster, notices) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }

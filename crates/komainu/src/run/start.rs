@@ -13,6 +13,7 @@ use ::link::LinkRequest;
 use cache_handler::commands;
 use certificates::managed::{AutomaticCertificates, is_system};
 use certificates::tls::TlsPlan;
+use cluster::ClusterStore;
 use config::Config;
 use config::matcher::Routes;
 use engine::generations::Generations;
@@ -199,6 +200,7 @@ fn load_stored_certificates(
         &plan.config.certificate_settings(),
         &active_config.hosting.files(),
         system,
+        plan.cluster.as_ref(),
         notices,
     )?;
     TlsPlan::watch_staples(plan.tls.as_ref(), &active_config.certificates.staples, notices);
@@ -432,6 +434,7 @@ fn build_server_info(
     let of_limits = active_config.clone();
     let of_rules = active_config.clone();
     let of_queues = active_config.clone();
+    let of_cluster = active_config.clone();
     Arc::new(ServerInfo {
         upstreams: Box::new(move || groups.active_plan().upstreams().to_vec()),
         groups: Box::new(move || named.active_plan().groups.named_groups()),
@@ -445,12 +448,13 @@ fn build_server_info(
         }),
         run_cache_command: Box::new(move |line| {
             let plan = theirs.active_plan();
-            commands::execute(line, plan.cache.as_ref(), &plan.config)
+            commands::execute(line, plan.cache.as_ref(), &plan.config, plan.cluster.as_ref())
         }),
         limit_metrics: Box::new(move || {
             let limits = of_limits.active_plan().limits.metrics().into_iter();
             limits.chain(of_limits.gate.metrics()).collect()
         }),
+        cluster_status: Box::new(move || of_cluster.active_plan().cluster.as_ref().map(ClusterStore::status)),
         queue_metrics: Box::new(move || of_queues.active_plan().queues.metrics()),
         rule_counts: Box::new(move || of_rules.active_plan().releases.counters.counts()),
         hosting: active_config.hosting.clone(),

@@ -10,12 +10,14 @@ use aws_lc_rs::rand;
 use failure::Failure;
 use rustls::server::ProducesTickets;
 
-/// Period in which a key encrypts tickets; it decrypts them for one more period.
-const PERIOD_S: u64 = 12 * 60 * 60;
+/// Period in which a key encrypts tickets, in seconds; it decrypts them for one more period.
+pub const PERIOD_S: u64 = 12 * 60 * 60;
 /// Minimum size of a configured secret, in bytes.
 pub(super) const SECRET_BYTES_MIN: usize = 32;
 /// Maximum size of a configured secret, in bytes; larger files are not secrets.
 const SECRET_BYTES_MAX: usize = 1024;
+/// Maximum number of secrets at a time: those of three periods, made here and by a set of servers.
+const SECRETS_MAX: usize = 8;
 const NAME_BYTES: usize = 16;
 /// Maximum size of a session in a ticket. It contains the client's certificates, and a longer ticket would
 /// not fit into the ClientHello.
@@ -69,6 +71,22 @@ impl TicketKeys {
             )));
         }
         Ok(TicketKeys(Arc::new(SecretSource::Configured(secrets))))
+    }
+
+    /// Sets the secret of a period, which servers of a set share, in place of one of this process; tickets of the latter
+    /// are still accepted. No effect if secrets are configured.
+    pub fn set_period_secret(&self, period: u64, secret: Vec<u8>) {
+        let SecretSource::Random(secrets) = &*self.0 else { return };
+        let find = |secrets: &[(u64, Vec<u8>)]| secrets.iter().find(|(of, _)| *of == period).cloned();
+        if find(&secrets.read().unwrap_or_else(PoisonError::into_inner)).is_some_and(|(_, old)| old == secret)
+        {
+            return;
+        }
+        let mut secrets = secrets.write().unwrap_or_else(PoisonError::into_inner);
+        secrets.retain(|(of, old)| of.abs_diff(period) <= 2 && *old != secret);
+        secrets.truncate(SECRETS_MAX - 1);
+        // The first one of a period encrypts.
+        secrets.insert(0, (period, secret));
     }
 
     /// Returns the first configured secret; `None` for keys of this process.
@@ -237,6 +255,26 @@ mod tests {
                 "a clock that is behind"
             );
         }
+    }
+
+    #[test]
+    fn servers_of_a_set_resume_each_others_sessions() {
+        let (one, two) = (TicketKeys::random(), TicketKeys::random());
+        let before = at(&one, b"", EARLY).encrypt(b"a session").unwrap();
+        for keys in [&one, &two] {
+            for period in [1_000, 1_001] {
+                keys.set_period_secret(period, vec![period as u8; 32]);
+            }
+        }
+        for clock in [EARLY, NEXT] {
+            let ticket = at(&one, b"", clock).encrypt(b"a session").unwrap();
+            assert_eq!(at(&two, b"", clock).decrypt(&ticket).unwrap(), b"a session");
+        }
+        assert_eq!(at(&one, b"", EARLY).decrypt(&before).unwrap(), b"a session", "made before");
+        for period in 0..100 {
+            one.set_period_secret(1_000, vec![period; 32]);
+        }
+        assert!(one.decryption_secrets(1_000).len() <= SECRETS_MAX);
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use admission::Limiter;
 use admission::limits::RateLimit;
+use cluster::{ClusterTable, StoreOptions};
 use config::Config;
-use failure::IoFailure;
 use logging::notice::ErrorLog;
 use process::config_files::ConfigFiles;
 use reload::KeptState;
-use sharing::{SharedChange, SharedTable, Sharing, SharingEvent};
+use sharing::{SharedChange, SharedLimits, SharedTable, Sharing, SharingEvent};
 use telemetry::metrics::RouteLabels;
 
 /// Returns the exchange with other servers, which is kept if its options have not changed. `None` if the
@@ -24,18 +24,22 @@ pub fn open_sharing(
     files: &ConfigFiles,
     notices: Option<&ErrorLog>,
 ) -> io::Result<Option<Arc<Sharing>>> {
-    let Some(of) = &config.limits.shared else { return Ok(None) };
-    let password = of.password_file.as_ref().map(|path| {
-        let text = String::from_utf8(files.read(path)?)
-            .map_err(|_| io::Error::other(format!("`password_file` {}: it is not text", path.display())))
-            .map_err(|error| error.about(path))?;
-        Ok::<_, io::Error>(text.trim_end_matches(['\r', '\n']).to_owned())
-    });
-    let password = password.transpose()?;
+    let usual = SharedLimits::default();
+    let (of, table) = match (&config.limits.shared, &config.cluster) {
+        (Some(of), _) if of.redis.is_some() => {
+            // The connection of `[cluster]`, without its name and key.
+            let store = of.redis.iter().cloned().collect();
+            let password_file = of.password_file.clone();
+            (of, ClusterTable { store, password_file, ..ClusterTable::default() })
+        }
+        (of, Some(cluster)) => (of.as_ref().unwrap_or(&usual), cluster.clone()),
+        (_, None) => return Ok(None),
+    };
+    let store = StoreOptions::of_table(&table, &|path| files.read(path)).map_err(io::Error::other)?;
     // Only a running server exchanges counts; without `notices` the configuration is only being checked.
     let Some(notices) = notices else { return Ok(None) };
     let notices = notices.clone();
-    let address = of.redis.clone();
+    let address = store.describe();
     let report = move |event| {
         match event {
         SharingEvent::Unreachable(why) => notices.warn(&format!(
@@ -44,11 +48,8 @@ pub fn open_sharing(
         SharingEvent::Reachable => notices.info(&format!("`[limits.shared]`: {address} is back")),
     }
     };
-    let named =
-        |error: io::Error| io::Error::new(error.kind(), format!("`redis` of `[limits.shared]`: {error}"));
-    let is_unchanged = |before: &Arc<Sharing>| before.is_with(of, password.as_deref());
-    let start =
-        || Sharing::start(of.clone(), password.clone(), Box::new(report)).map(Arc::new).map_err(named);
+    let is_unchanged = |before: &Arc<Sharing>| before.is_with(of, &store.clone().with_timeout(of.timeout));
+    let start = || Sharing::start(of.clone(), store.clone(), Box::new(report)).map(Arc::new);
     kept.try_keep_if((), is_unchanged, start).map(Some)
 }
 

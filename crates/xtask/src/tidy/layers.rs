@@ -29,6 +29,7 @@ const ALL_CRATES: &[&str] = &[
     "settings",
     "reload",
     "shapes",
+    "cluster",
     "config",
     "ring",
     "net",
@@ -101,6 +102,12 @@ const LAYERS: &[Layer] = &[
         may_use: &["http", "other_servers", "settings"],
         never: &["std::process", "std::thread", "std::fs", "TcpStream", "rustix", "tokio"],
     },
+    Layer {
+        folder: "cluster",
+        may_use: &["failure", "settings"],
+        // A store may be asked only on threads of this crate.
+        never: &["std::fs", "std::process", "std::net"],
+    },
     Layer { folder: "tree", may_use: &[], never: NO_IO },
     Layer { folder: "link", may_use: &[], never: NO_IO },
     Layer { folder: "ring", may_use: &[], never: &["TcpStream", "TcpListener", "tokio"] },
@@ -132,7 +139,7 @@ const LAYERS: &[Layer] = &[
         may_use: &["failure", "http", "proxy", "settings", "shapes", "times"],
         never: NO_IO,
     },
-    Layer { folder: "sharing", may_use: &["failure", "net", "settings"], never: &["tokio"] },
+    Layer { folder: "sharing", may_use: &["cluster", "failure", "net", "settings"], never: &["tokio"] },
     Layer {
         folder: "apps",
         may_use: &["failure", "http", "net", "ring", "settings", "shapes", "times"],
@@ -158,13 +165,14 @@ const LAYERS: &[Layer] = &[
             "apps",
             "cache",
             "certificates",
+            "cluster",
             "failure",
             "files",
             "http",
             "logging",
             "net",
-            "otlp",
             "other_servers",
+            "otlp",
             "proxy",
             "settings",
             "shapes",
@@ -208,14 +216,15 @@ const LAYERS: &[Layer] = &[
     Layer {
         folder: "telemetry",
         may_use: &[
-            "apps", "config", "engine", "failure", "http", "logging", "net", "otlp", "proxy", "reload",
-            "shapes", "times",
+            "apps", "cluster", "config", "engine", "failure", "http", "logging", "net", "otlp", "proxy",
+            "reload", "shapes", "times",
         ],
         never: &["tokio"],
     },
     Layer {
         folder: "certificates",
         may_use: &[
+            "cluster",
             "failure",
             "logging",
             "net",
@@ -239,6 +248,7 @@ const LAYERS: &[Layer] = &[
             "admission",
             "cache",
             "certificates",
+            "cluster",
             "config",
             "engine",
             "failure",
@@ -258,8 +268,8 @@ const LAYERS: &[Layer] = &[
     Layer {
         folder: "cache_handler",
         may_use: &[
-            "cache", "coding", "config", "failure", "http", "logging", "net", "process", "proxy", "shapes",
-            "steps",
+            "cache", "cluster", "coding", "config", "failure", "http", "logging", "net", "process", "proxy",
+            "shapes", "steps", "times",
         ],
         never: &["tokio"],
     },
@@ -294,6 +304,7 @@ const LAYERS: &[Layer] = &[
         may_use: &[
             "apps",
             "certificates",
+            "cluster",
             "config",
             "engine",
             "failure",

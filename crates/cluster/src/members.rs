@@ -1,0 +1,90 @@
+//! The servers of a set: each writes that it is there, and up to which purge it has applied them.
+
+use crate::connection::StoreConnection;
+use crate::options::StoreOptions;
+use crate::reply::StoreError;
+
+/// Seconds without a sign of life after which a server is no longer waited for.
+const SILENT_S_MAX: u64 = 10;
+/// Maximum number of servers of a set.
+const MEMBERS_MAX: usize = 1_000;
+
+/// Writes a sign of life, forgets servers of which there was none for an hour, and returns the time and all servers.
+const HEARTBEAT: &str = "
+local time = redis.call('TIME')
+if ARGV[1] ~= '' then redis.call('HSET', KEYS[1], ARGV[1], time[1] .. ' ' .. ARGV[2]) end
+local all = redis.call('HGETALL', KEYS[1])
+for index = 1, #all, 2 do
+  local seen = tonumber(string.match(all[index + 1], '^%d+') or '0')
+  if seen + 3600 < tonumber(time[1]) then redis.call('HDEL', KEYS[1], all[index]) end
+end
+return {time[1], all}
+";
+
+/// Identifier of an entry of a stream: milliseconds and a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) struct StreamId(pub(crate) u64, pub(crate) u64);
+
+impl StreamId {
+    /// Parses `MILLISECONDS-NUMBER`.
+    pub(crate) fn parse(text: &str) -> Option<StreamId> {
+        let (ms, number) = text.split_once('-')?;
+        Some(StreamId(ms.parse().ok()?, number.parse().ok()?))
+    }
+}
+
+impl std::fmt::Display for StreamId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}-{}", self.0, self.1)
+    }
+}
+
+/// A server of the set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SetMember {
+    pub(crate) name: String,
+    /// Random text of the process.
+    pub(crate) instance: String,
+    /// The last purge that it has applied.
+    pub(crate) applied: StreamId,
+    /// Whether it gave a sign of life lately.
+    pub(crate) is_live: bool,
+}
+
+/// Returns all servers; with `own` (name and instance, and the last purge that was applied), also says that this one is
+/// there.
+///
+/// # Errors
+/// The store does not answer as it must.
+pub(crate) async fn exchange_members(
+    store: &mut StoreConnection,
+    options: &StoreOptions,
+    own: Option<(&str, StreamId)>,
+) -> Result<Vec<SetMember>, StoreError> {
+    let (name, sign) = match own {
+        Some((instance, applied)) => (options.name.as_str(), format!("{instance} {applied}")),
+        None => ("", String::new()),
+    };
+    let keys = [options.key("members")];
+    let reply = store.script(HEARTBEAT, &keys, &[name.as_bytes(), sign.as_bytes()]).await?;
+    let [now, all] = reply.array()?;
+    let (now, all) = (now.number()?, all.list()?);
+    if all.len() > 2 * MEMBERS_MAX {
+        return Err(StoreError::Invalid(format!("its list of servers has more than {MEMBERS_MAX}")));
+    }
+    let mut members = Vec::new();
+    let mut all = all.into_iter();
+    while let (Some(name), Some(sign)) = (all.next(), all.next()) {
+        let (name, sign) = (name.text()?, sign.text()?);
+        let mut words = sign.split(' ');
+        let seen = words.next().and_then(|seen| seen.parse::<u64>().ok());
+        let instance = words.next();
+        let applied = words.next().and_then(StreamId::parse);
+        // A server that cannot be read is not waited for.
+        if let (Some(seen), Some(instance), Some(applied)) = (seen, instance, applied) {
+            let is_live = now.saturating_sub(seen) <= SILENT_S_MAX;
+            members.push(SetMember { name, instance: instance.to_owned(), applied, is_live });
+        }
+    }
+    Ok(members)
+}
