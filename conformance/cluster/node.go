@@ -26,7 +26,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-const nodeName = "node"
+const (
+	nodeName    = "node"
+	nodeAddress = "198.18.0.1"
+	logsPort    = 10250
+)
 
 // The node of the cluster: scheduler and kubelet for pods that are one process each. A pod gets a network namespace
 // with a veth pair to the bridge, and a directory with its program and its volumes as its root.
@@ -40,19 +44,22 @@ type node struct {
 	// Pods that have been started, with their newest processes, and those that have been deleted: events arrive in any order.
 	pods    map[types.UID]*process
 	deleted map[types.UID]bool
+	names   map[string]types.UID
 }
 
 // The process of a pod.
 type process struct {
 	command *exec.Cmd
+	output  *output
 	ended   chan struct{}
 }
 
 // Runs the node until SIGTERM. Arguments: kubeconfig, bridge, the first address of pods, the directory of programs
-// (each named as the last component of the image that it stands for), the directory of the pods' files.
+// (each named as the last component of the image that it stands for), the directory of the pods' files, certificate and
+// key of the server of logs.
 func runNode(arguments []string) error {
-	if len(arguments) != 5 {
-		return fmt.Errorf("usage: cluster node KUBECONFIG BRIDGE FIRST_ADDRESS PROGRAMS STATE")
+	if len(arguments) != 7 {
+		return fmt.Errorf("usage: cluster node KUBECONFIG BRIDGE FIRST_ADDRESS PROGRAMS STATE CERTIFICATE KEY")
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", arguments[0])
 	if err != nil {
@@ -65,10 +72,11 @@ func runNode(arguments []string) error {
 	}
 	n := &node{
 		client: kubernetes.NewForConfigOrDie(config), bridge: arguments[1], free: first,
-		programs: arguments[3], state: arguments[4], pods: map[types.UID]*process{}, deleted: map[types.UID]bool{},
+		programs: arguments[3], state: arguments[4], pods: map[types.UID]*process{}, deleted: map[types.UID]bool{}, names: map[string]types.UID{},
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	go func() { fmt.Println(n.serveLogs(arguments[5], arguments[6])) }()
 	if err := n.register(ctx); err != nil {
 		return err
 	}
@@ -119,6 +127,8 @@ func (n *node) register(ctx context.Context) error {
 		Type: core.NodeReady, Status: core.ConditionTrue, Reason: "Started",
 		LastHeartbeatTime: meta.Now(), LastTransitionTime: meta.Now(),
 	}}}
+	created.Status.Addresses = []core.NodeAddress{{Type: core.NodeInternalIP, Address: nodeAddress}}
+	created.Status.DaemonEndpoints.KubeletEndpoint.Port = logsPort
 	_, err = n.client.CoreV1().Nodes().UpdateStatus(ctx, created, meta.UpdateOptions{})
 	return err
 }
@@ -188,6 +198,16 @@ func (n *node) run(ctx context.Context, pod *core.Pod) {
 	_ = os.RemoveAll(filepath.Join(n.state, string(pod.UID)))
 }
 
+// Returns the output of the newest process of a pod; nil if none has been started.
+func (n *node) outputOf(namespace, name string) *output {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	if p := n.pods[n.names[namespace+"/"+name]]; p != nil {
+		return p.output
+	}
+	return nil
+}
+
 // Whether a pod has been started and not been deleted since.
 func (n *node) wants(pod *core.Pod) bool {
 	n.lock.Lock()
@@ -201,6 +221,7 @@ func (n *node) keep(pod *core.Pod, p *process) bool {
 	n.lock.Lock()
 	defer n.lock.Unlock()
 	n.pods[pod.UID] = p
+	n.names[pod.Namespace+"/"+pod.Name] = pod.UID
 	return !n.deleted[pod.UID]
 }
 
@@ -266,13 +287,14 @@ func (n *node) start(ctx context.Context, pod *core.Pod, address netip.Addr) (*p
 	}
 	command := exec.Command("/program", append(append([]string{}, container.Command...), container.Args...)...)
 	command.Dir, command.Env = "/", environment(pod, container, address)
-	command.Stdout, command.Stderr = log, log
+	out := &output{file: log}
+	command.Stdout, command.Stderr = out, out
 	command.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Cloneflags: syscall.CLONE_NEWNET}
 	if err := command.Start(); err != nil {
 		log.Close()
 		return nil, err
 	}
-	p := &process{command: command, ended: make(chan struct{})}
+	p := &process{command: command, output: out, ended: make(chan struct{})}
 	go func() {
 		_ = command.Wait()
 		log.Close()
