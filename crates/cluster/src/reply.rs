@@ -59,7 +59,7 @@ impl From<RedisError> for StoreError {
 
 /// Returns a text of the store for messages: one line, not too long.
 fn printable(text: &str) -> String {
-    let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
+    let end = (0..=SHOWN_BYTES_MAX.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
     text[..end].replace(|c: char| c.is_control(), " ")
 }
 

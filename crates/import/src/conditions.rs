@@ -70,7 +70,7 @@ impl RouteCondition {
 
     /// Adds the names of header fields that the condition looks at, or only of those that it must not have.
     pub(crate) fn add_fields(&self, only_excluded: bool, names: &mut Vec<String>) {
-        fn add(entries: &[(String, TomlItem)], counts: bool, only_excluded: bool, names: &mut Vec<String>) {
+        fn add(entries: &[(String, TomlItem)], counts: bool, names: &mut Vec<String>) {
             let mut insert = |name: &str| {
                 if counts && !names.iter().any(|known| known == name) {
                     names.push(name.to_owned());
@@ -91,12 +91,12 @@ impl RouteCondition {
                 };
                 for table in tables {
                     if let TomlItem::Table(inner) = table {
-                        add(inner, true, only_excluded, names);
+                        add(inner, true, names);
                     }
                 }
             }
         }
-        add(&self.directives, !only_excluded, only_excluded, names);
+        add(&self.directives, !only_excluded, names);
     }
 
     /// Whether every request meets the condition.

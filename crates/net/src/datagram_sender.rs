@@ -72,7 +72,7 @@ impl DatagramSender {
     ) -> Option<usize> {
         let first = packets.next()?;
         let kind = ControlKind::of(&first);
-        if first.segment_size.is_some() || kind.family == Family::Mapped {
+        if first.segment_size.is_some() || kind.family == MessageFamily::Mapped {
             return None;
         }
         let fits = |other: &Transmit<'_>| other.segment_size.is_none() && ControlKind::of(other) == kind;
@@ -98,7 +98,7 @@ impl DatagramSender {
 
 /// Whose control messages a packet needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Family {
+enum MessageFamily {
     V4,
     V6,
     /// An address of IPv4 of an IPv6 socket: the kernel wants the control messages of IPv4.
@@ -108,7 +108,7 @@ enum Family {
 /// What determines the control messages of a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct ControlKind {
-    family: Family,
+    family: MessageFamily,
     mark: u8,
     source: Option<IpAddr>,
 }
@@ -116,9 +116,9 @@ struct ControlKind {
 impl ControlKind {
     fn of(transmit: &Transmit<'_>) -> ControlKind {
         let family = match transmit.destination {
-            SocketAddr::V4(_) => Family::V4,
-            SocketAddr::V6(address) if address.ip().to_ipv4_mapped().is_some() => Family::Mapped,
-            SocketAddr::V6(_) => Family::V6,
+            SocketAddr::V4(_) => MessageFamily::V4,
+            SocketAddr::V6(address) if address.ip().to_ipv4_mapped().is_some() => MessageFamily::Mapped,
+            SocketAddr::V6(_) => MessageFamily::V6,
         };
         ControlKind { family, mark: transmit.ecn.map_or(0, |ecn| ecn as u8), source: transmit.src_ip }
     }
@@ -152,8 +152,8 @@ impl Control {
 
     fn messages(&self) -> Vec<ControlMessage<'_>> {
         let mark = match self.kind.family {
-            Family::V4 | Family::Mapped => ControlMessage::Ipv4Tos(&self.kind.mark),
-            Family::V6 => ControlMessage::Ipv6TClass(&self.mark_v6),
+            MessageFamily::V4 | MessageFamily::Mapped => ControlMessage::Ipv4Tos(&self.kind.mark),
+            MessageFamily::V6 => ControlMessage::Ipv6TClass(&self.mark_v6),
         };
         let source_v4 = self.source_v4.as_ref().map(ControlMessage::Ipv4PacketInfo);
         let source_v6 = self.source_v6.as_ref().map(ControlMessage::Ipv6PacketInfo);
