@@ -431,6 +431,10 @@ fn match_entries(
     let mut conditions = Map::new();
     if let Some(method) = &one.method {
         conditions.insert("method".to_owned(), json!(method));
+        // `GET` of a condition includes HEAD; here they are two methods.
+        if method == "GET" {
+            conditions.insert("not".to_owned(), json!({ "method": "HEAD" }));
+        }
     }
     for (name, matches) in [("header", &one.headers), ("query", &one.query_params)] {
         if !matches.is_empty() {

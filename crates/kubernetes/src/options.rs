@@ -54,7 +54,7 @@ impl StatusCondition {
 }
 
 /// Features of Gateway API that are declared in the status of a GatewayClass, sorted.
-pub(crate) const FEATURES: [&str; 22] = [
+pub(crate) const FEATURES: [&str; 25] = [
     "Gateway",
     "GatewayHTTPListenerIsolation",
     "GatewayPort8080",
@@ -67,12 +67,15 @@ pub(crate) const FEATURES: [&str; 22] = [
     "HTTPRouteBackendRequestHeaderModification",
     "HTTPRouteBackendTimeout",
     "HTTPRouteHostRewrite",
+    "HTTPRouteMethodMatching",
     "HTTPRouteNamedRouteRule",
     "HTTPRouteParentRefPort",
     "HTTPRoutePathRedirect",
     "HTTPRoutePathRewrite",
     "HTTPRoutePortRedirect",
     "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestMirror",
+    "HTTPRouteRequestPercentageMirror",
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
     "HTTPRouteSchemeRedirect",
