@@ -19,7 +19,6 @@ use logging::notice::ErrorLog;
 use net::offload::BlockingKind;
 use net::{Exchange, Fault, PeerSet, Request};
 use process::config_files::ConfigFiles;
-use serde_json::json;
 use steps::auth;
 use times::Millis;
 
@@ -160,7 +159,7 @@ impl PurgeAccess {
                 return exchange.refuse(Status::INTERNAL_SERVER_ERROR, NOT_RECORDED).await;
             }
         }
-        let mut answer = json!({ "objects": purged.objects, "bytes": purged.bytes });
+        let mut body = format!("{{\"objects\":{},\"bytes\":{}", purged.objects, purged.bytes);
         if let Some(mut pending) = pending {
             // Nothing wakes this thread when the others have answered.
             let report = loop {
@@ -169,9 +168,9 @@ impl PurgeAccess {
                     None => exchange.core().sleep(ACKNOWLEDGE_POLL).await,
                 }
             };
-            answer["servers"] = report_document(&report);
+            body += &format!(",\"servers\":{}", report_document(&report));
         }
-        let body = format!("{answer}\n");
+        body += "}\n";
         let mut fields = Fields::new();
         fields.push(Name::ContentType, b"application/json");
         fields.push(Name::CacheControl, b"no-store");

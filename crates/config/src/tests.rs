@@ -140,6 +140,7 @@ fn explicit_defaults_change_nothing() {
         explicit_defaults::<crate::StreamTimeouts>(),
         explicit_defaults::<::apps::PhpApp>(),
         explicit_defaults::<proxy::cgi_program::Cgi>(),
+        explicit_defaults::<cluster::ClusterTable>(),
     ];
     for chapter in all_chapters::<Config>() {
         assert!(known.contains(&chapter.name), "{} is not looked at", chapter.name);
