@@ -42,7 +42,7 @@ impl std::fmt::Display for Answer {
     }
 }
 
-/// What is sent, and the answers that are right.
+/// Actions of a client, and the answers that are right.
 struct Probe {
     name: &'static str,
     section: &'static str,

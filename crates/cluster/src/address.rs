@@ -9,7 +9,7 @@ const HOW: &str =
 /// Address of a server, with the user and database.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreAddress {
-    /// Where to connect.
+    /// Endpoint to connect to.
     pub endpoint: StoreEndpoint,
     /// User (ACL); `None` for the default user.
     pub user: Option<String>,
@@ -19,7 +19,7 @@ pub struct StoreAddress {
     pub text: String,
 }
 
-/// Where a store listens.
+/// Endpoint at which a store listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreEndpoint {
     /// A name or IP address without brackets, and a port.

@@ -109,7 +109,7 @@ pub(crate) struct FileExchange {
     pub(crate) refused: u64,
 }
 
-/// What the exchange tells its owner.
+/// News of an exchange for its owner.
 #[derive(Debug, Default)]
 pub(crate) struct ExchangeNews {
     /// Whether the store has lost its contents.

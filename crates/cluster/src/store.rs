@@ -250,7 +250,7 @@ impl ClusterStore {
     pub fn exchange_blocking(&self) -> bool {
         let (reply, answer) = oneshot::channel();
         self.send(StoreRequest::Exchange(reply));
-        wait(answer, 2 * self.shared.options.timeout).unwrap_or(false)
+        wait(answer, Instant::now() + 2 * self.shared.options.timeout).unwrap_or(false)
     }
 
     /// Asks for a lease.
@@ -324,29 +324,27 @@ pub struct SentPurge {
 impl SentPurge {
     /// Returns the report if it is there. Never blocks.
     pub fn report(&mut self) -> Option<PurgeReport> {
-        let silent =
-            || PurgeReport { error: Some("the store does not answer".to_owned()), ..PurgeReport::default() };
         match self.answer.try_recv() {
             Ok(report) => Some(report),
-            Err(oneshot::error::TryRecvError::Empty) => (Instant::now() >= self.until).then(silent),
-            Err(oneshot::error::TryRecvError::Closed) => Some(silent()),
+            Err(oneshot::error::TryRecvError::Empty) => {
+                (Instant::now() >= self.until).then(SentPurge::unanswered)
+            }
+            Err(oneshot::error::TryRecvError::Closed) => Some(SentPurge::unanswered()),
         }
     }
 
     /// Waits for the report. Blocks.
-    pub fn wait(mut self) -> PurgeReport {
-        loop {
-            match self.report() {
-                Some(report) => return report,
-                None => std::thread::sleep(Duration::from_millis(1)),
-            }
-        }
+    pub fn wait(self) -> PurgeReport {
+        wait(self.answer, self.until).unwrap_or_else(SentPurge::unanswered)
+    }
+
+    fn unanswered() -> PurgeReport {
+        PurgeReport { error: Some("the store does not answer".to_owned()), ..PurgeReport::default() }
     }
 }
 
-/// Waits for an answer on a thread that may block, at most for this time.
-fn wait<T>(mut answer: oneshot::Receiver<T>, time: Duration) -> Option<T> {
-    let until = Instant::now() + time;
+/// Waits for an answer on a thread that may block, until this time.
+fn wait<T>(mut answer: oneshot::Receiver<T>, until: Instant) -> Option<T> {
     loop {
         match answer.try_recv() {
             Ok(answer) => return Some(answer),

@@ -9,8 +9,8 @@ use nix::sys::socket::sockopt::ReceiveTimestampns;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::datagram_sender::DatagramSender;
 use crate::sys;
+use crate::udp_sender::UdpSender;
 
 /// Size of the socket buffers to ask for, in bytes. The kernel's default holds about 150 packets.
 const SOCKET_BUFFER_BYTES: usize = 4 * 1024 * 1024;
@@ -31,7 +31,7 @@ pub(crate) const PORT_ATTEMPTS: u32 = 16;
 pub(crate) struct DatagramSocket {
     socket: OwnedFd,
     state: UdpSocketState,
-    sender: DatagramSender,
+    sender: UdpSender,
     address: SocketAddr,
     /// Size of the receive buffer that the kernel has granted, in bytes.
     receive_buffer_bytes: usize,
@@ -49,7 +49,7 @@ impl DatagramSocket {
         let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER_BYTES);
         let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER_BYTES);
         let receive_buffer_bytes = state.recv_buffer_size(UdpSockRef::from(&socket))?;
-        let sender = DatagramSender::new(state.max_gso_segments());
+        let sender = UdpSender::new(state.max_gso_segments());
         Ok(DatagramSocket { socket, state, sender, address, receive_buffer_bytes })
     }
 

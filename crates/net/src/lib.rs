@@ -47,7 +47,7 @@ pub mod stream;
 mod progress;
 pub mod tls;
 mod gate;
-mod datagram_sender;
+mod udp_sender;
 mod datagram_socket;
 pub mod websocket;
 pub mod link;

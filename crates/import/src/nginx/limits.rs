@@ -74,14 +74,7 @@ impl Translation<'_> {
             _ => translate_rate_key(found.first_arg()),
         };
         let Some(key) = key else {
-            self.ledger.mark_impossible(
-                directive.entry,
-                "the key of its zone cannot be a key here: the route is closed (403)",
-            );
-            self.ledger.mark_impossible(
-                found.entry,
-                "`key` of `limit` takes the client, a field, a cookie, a parameter, the path or the host",
-            );
+            self.mark_unusable_key(directive, found);
             return None;
         };
         self.ledger.mark_different(
@@ -96,6 +89,18 @@ impl Translation<'_> {
         }
         limit.push(("status".to_owned(), TomlItem::Number(status)));
         Some(TomlItem::Table(limit))
+    }
+
+    /// Reports a limit whose zone counts by what cannot be a key of `limit`.
+    fn mark_unusable_key(&self, directive: &NginxDirective, zone: &NginxDirective) {
+        self.ledger.mark_impossible(
+            directive.entry,
+            "the key of its zone cannot be a key here: the route is closed (403)",
+        );
+        self.ledger.mark_impossible(
+            zone.entry,
+            "`key` of `limit` takes the client, a field, a cookie, a parameter, the path or the host",
+        );
     }
 
     fn translate_limit_req(
@@ -114,14 +119,7 @@ impl Translation<'_> {
             return None;
         };
         let Some(key) = translate_rate_key(found.first_arg()) else {
-            self.ledger.mark_impossible(
-                directive.entry,
-                "the key of its zone cannot be a key here: the route is closed (403)",
-            );
-            self.ledger.mark_impossible(
-                found.entry,
-                "`key` of `limit` takes the client, a field, a cookie, a parameter, the path or the host",
-            );
+            self.mark_unusable_key(directive, found);
             return None;
         };
         let rate = found.args.iter().find_map(|arg| arg.strip_prefix("rate="));

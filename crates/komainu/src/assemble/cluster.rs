@@ -25,14 +25,13 @@ pub(crate) fn open(
     let Some(notices) = notices else { return Ok(None) };
     let notices = notices.clone();
     let store = options.describe();
-    let report = move |event| {
-        match event {
+    let report = move |event| match event {
         StoreEvent::Away(why) => notices.warn(&format!(
-            "`[cluster]`: the store {store} is away ({why}): until it is back, this server continues by itself"
+            "`[cluster]`: the store {store} is away ({why}): until it is back, this server continues by \
+             itself"
         )),
         StoreEvent::Back => notices.info(&format!("`[cluster]`: the store {store} is back")),
         StoreEvent::Problem(text) => notices.warn(&format!("`[cluster]`: {text}")),
-    }
     };
     let is_unchanged = |before: &ClusterStore| before.options().is_same(&options);
     let start = || ClusterStore::start(options.clone(), Box::new(report));

@@ -20,17 +20,17 @@ const TOGETHER_MAX: usize = 64;
 
 /// Sends datagrams, and knows what the socket's device can do.
 #[derive(Debug)]
-pub(crate) struct DatagramSender {
+pub(crate) struct UdpSender {
     /// Maximum number of packets that the kernel segments.
     segments_max: AtomicUsize,
 }
 
-impl DatagramSender {
-    pub(crate) fn new(segments_max: usize) -> DatagramSender {
-        DatagramSender { segments_max: AtomicUsize::new(segments_max) }
+impl UdpSender {
+    pub(crate) fn new(segments_max: usize) -> UdpSender {
+        UdpSender { segments_max: AtomicUsize::new(segments_max) }
     }
 
-    /// Maximum number of packets of one [`DatagramSender::send`]: 1 if the kernel does not segment.
+    /// Maximum number of packets of one [`UdpSender::send`]: 1 if the kernel does not segment.
     pub(crate) fn segments_max(&self) -> usize {
         self.segments_max.load(Ordering::Relaxed)
     }
