@@ -3,15 +3,18 @@
 //! A purge affects only the host of its request.
 
 use std::collections::HashMap;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::path::PathBuf;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
 use cache::{Cache, Purge, key, tags};
-use cluster::ClusterStore;
+use cluster::{ClusterStore, SentPurge};
 use failure::IoFailure;
 use http::{Fields, Name, Status};
 use logging::Level;
@@ -24,9 +27,6 @@ use times::Millis;
 
 use crate::commands::NOT_RECORDED;
 use crate::purge_order::{PurgeOrder, report_document};
-
-/// Interval at which the acknowledgements of other servers are looked for.
-const ACKNOWLEDGE_POLL: Millis = Millis(5);
 
 /// Maximum tags in one request.
 const TAGS_MAX: usize = 256;
@@ -161,13 +161,12 @@ impl PurgeAccess {
         }
         let mut body = format!("{{\"objects\":{},\"bytes\":{}", purged.objects, purged.bytes);
         if let Some(mut pending) = pending {
-            // Nothing wakes this thread when the others have answered.
-            let report = loop {
-                match pending.report() {
-                    Some(report) => break report,
-                    None => exchange.core().sleep(ACKNOWLEDGE_POLL).await,
-                }
-            };
+            let mut late = pin!(exchange.core().sleep(Millis::of(pending.time_left())));
+            let report = poll_fn(|cx| match Pin::new(&mut pending).poll(cx) {
+                Poll::Ready(report) => Poll::Ready(report),
+                Poll::Pending => late.as_mut().poll(cx).map(|()| SentPurge::unanswered()),
+            })
+            .await;
             body += &format!(",\"servers\":{}", report_document(&report));
         }
         body += "}\n";

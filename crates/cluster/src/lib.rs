@@ -20,6 +20,8 @@ mod files;
 mod members;
 mod purges;
 mod tickets;
+mod store_state;
+mod store_task;
 mod store;
 
 pub use blocking::BlockingConnection;
@@ -29,4 +31,5 @@ pub use files::SharedFiles;
 pub use options::StoreOptions;
 pub use purges::{PurgeReceiver, PurgeReport};
 pub use reply::{Reply, StoreError};
-pub use store::{ClusterStore, Lease, LeaseOutcome, SentPurge, StoreEvent, StoreStatus};
+pub use store::{ClusterStore, Lease, LeaseOutcome, SentPurge};
+pub use store_state::{StoreEvent, StoreStatus};
