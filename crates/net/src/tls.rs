@@ -20,6 +20,7 @@ pub use handshake::{ClientIdentity, HandshakeFailure, TlsAgreement, TlsSession};
 pub(crate) use handshake::{HELLO_BYTES_MAX, HELLO_TOO_LONG, HandshakeStep, TlsHandshake, not_admitted};
 pub use pem::strip_byte_order_marks;
 pub use store::CertificateStore;
+pub(crate) use tickets::token_key;
 pub use tickets::{PERIOD_S as TICKET_PERIOD_S, TicketKeys};
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};

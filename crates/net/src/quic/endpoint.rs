@@ -22,7 +22,7 @@ use super::keys::EndpointKeys;
 use super::outbox::Outbox;
 use super::succession;
 use super::timers::ConnectionTimers;
-use super::tokens::UsedTokens;
+use super::tokens::{TokenKeys, UsedTokens};
 use super::udp_socket::QuicUdpSocket;
 use super::unsolicited::{LimitedKeys, UnsolicitedBudget};
 use crate::core::Core;
@@ -215,9 +215,12 @@ impl QuicEndpoint {
         config.supported_versions(vec![QUIC_VERSION]);
         let own = identifiers.clone();
         config.cid_generator(move || Box::new(own.clone()));
-        let unsolicited = Arc::new(UnsolicitedBudget::new(keys.tokens.clone()));
+        let theirs = acceptor.clone();
+        let token_keys =
+            Arc::new(TokenKeys { own: keys.tokens, tickets: Box::new(move || theirs.ticket_keys()) });
+        let unsolicited = Arc::new(UnsolicitedBudget::new(token_keys.clone()));
         let limited_keys = LimitedKeys { base: base.clone(), budget: unsolicited.clone() };
-        let mut server = ServerConfig::new(Arc::new(limited_keys), keys.tokens);
+        let mut server = ServerConfig::new(Arc::new(limited_keys), token_keys);
         let mut tokens = ValidationTokenConfig::default();
         tokens.log(Arc::new(UsedTokens::default())).sent(TOKENS_PER_CONNECTION).lifetime(TOKEN_LIFETIME);
         server.validation_token_config(tokens);

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use aws_lc_rs::hkdf;
 use aws_lc_rs::hmac;
 
+use crate::tls::token_key;
+
 /// Keys for stateless resets, address tokens and connection identifiers.
 #[derive(Clone)]
 pub(super) struct EndpointKeys {
@@ -14,17 +16,21 @@ pub(super) struct EndpointKeys {
 }
 
 impl EndpointKeys {
-    /// Derives the keys from a secret ([`crate::TlsAcceptor`] has one for all cores).
+    /// Derives the keys from a secret ([`crate::TlsAcceptor`] has one for all cores). Stateless resets also depend on the
+    /// machine: servers with the same secret and different addresses would otherwise tell the resets of each other's
+    /// connections to anyone who saw an identifier (RFC 9000 section 21.11).
     pub(super) fn new(secret: &[u8]) -> EndpointKeys {
-        let key = |what: &[u8]| {
-            let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), what);
-            hmac::Key::new(hmac::HMAC_SHA256, tag.as_ref())
+        let key = |what: &[u8], machine: &[u8]| {
+            let mut context = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, secret));
+            context.update(what);
+            context.update(machine);
+            hmac::Key::new(hmac::HMAC_SHA256, context.sign().as_ref())
         };
-        let tokens = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), b"komainu quic tokens");
+        let machine = rustix::system::uname();
         EndpointKeys {
-            reset: Arc::new(key(b"komainu quic stateless reset")),
-            tokens: Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(tokens.as_ref())),
-            identifiers: Arc::new(key(b"komainu quic identifiers")),
+            reset: Arc::new(key(b"komainu quic stateless reset", machine.nodename().to_bytes())),
+            tokens: token_key(secret),
+            identifiers: Arc::new(key(b"komainu quic identifiers", b"")),
         }
     }
 }

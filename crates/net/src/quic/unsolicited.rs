@@ -227,6 +227,8 @@ mod tests {
     use super::*;
     use crate::h3::initial_keys;
     use crate::quic::keys::EndpointKeys;
+    use crate::quic::tokens::TokenKeys;
+    use crate::tls::{TICKET_PERIOD_S, TicketKeys};
 
     use bytes::BytesMut;
     use quinn_proto::{DatagramEvent, Endpoint, EndpointConfig, Incoming};
@@ -245,11 +247,17 @@ mod tests {
 
     impl Server {
         fn new() -> Server {
-            let keys = EndpointKeys::new(b"secret");
+            Server::with(b"secret", None)
+        }
+
+        /// A server with this secret of its own, and these keys of session tickets.
+        fn with(secret: &[u8], tickets: Option<TicketKeys>) -> Server {
+            let keys = EndpointKeys::new(secret);
+            let tokens = Arc::new(TokenKeys { own: keys.tokens, tickets: Box::new(move || tickets.clone()) });
             let base = initial_keys().unwrap();
-            let budget = Arc::new(UnsolicitedBudget::new(keys.tokens.clone()));
+            let budget = Arc::new(UnsolicitedBudget::new(tokens.clone()));
             let limited = LimitedKeys { base: base.clone(), budget: budget.clone() };
-            let server = quinn_proto::ServerConfig::new(Arc::new(limited), keys.tokens);
+            let server = quinn_proto::ServerConfig::new(Arc::new(limited), tokens);
             let config = EndpointConfig::new(keys.reset);
             let quic = Endpoint::new(Arc::new(config), Some(Arc::new(server)), false, None);
             Server { budget, quic, base, now: Moment(1_000_000), sent: 0 }
@@ -291,6 +299,17 @@ mod tests {
             self.quic.ignore(incoming);
             true
         }
+
+        /// Asks the client to prove its address, and returns the token.
+        fn retry(&mut self, client: SocketAddr) -> Vec<u8> {
+            let incoming = self.receive(client, b"").unwrap();
+            let mut retry = Vec::new();
+            let sent = self.quic.retry(incoming, &mut retry).unwrap();
+            assert_eq!(sent.size, retry.len());
+            // Between the identifiers and the tag.
+            let identifier = usize::from(retry[5 + 9]);
+            retry[5 + 9 + 1 + identifier..retry.len() - 16].to_vec()
+        }
     }
 
     fn client(network: u32) -> SocketAddr {
@@ -326,13 +345,7 @@ mod tests {
     #[test]
     fn proven_clients_have_a_share_of_their_own() {
         let mut server = Server::new();
-        let incoming = server.receive(client(1), b"").unwrap();
-        let mut retry = Vec::new();
-        let sent = server.quic.retry(incoming, &mut retry).unwrap();
-        assert_eq!(sent.size, retry.len());
-        // Between the identifiers and the tag.
-        let identifier = usize::from(retry[5 + 9]);
-        let token = &retry[5 + 9 + 1 + identifier..retry.len() - 16];
+        let token = &server.retry(client(1))[..];
         assert!(server.examined(3_000, client) > 0);
         assert_eq!(server.examined(100, client), 0, "nothing is left");
         for _ in 0..NETWORK.burst {
@@ -348,6 +361,26 @@ mod tests {
         for token in [&changed[..], &token[..token.len() - 1], &token[1..], &[7; 64], &[7; 400]] {
             assert!(server.receive(client(4), token).is_none());
         }
+    }
+
+    #[test]
+    fn servers_of_a_set_take_each_others_tokens() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+        let of_set = || {
+            let tickets = TicketKeys::random();
+            let period = now / TICKET_PERIOD_S;
+            (period..period + 2).for_each(|at| tickets.set_period_secret(at, vec![at as u8; 32]));
+            Some(tickets)
+        };
+        let mut one = Server::with(b"of one", of_set());
+        let token = one.retry(client(1));
+        let takes = |mut server: Server, client| {
+            let received = server.receive(client, &token);
+            received.is_some_and(|new| new.remote_address_validated() && server.forget(new))
+        };
+        assert!(takes(Server::with(b"of two", of_set()), client(1)));
+        assert!(!takes(Server::with(b"of two", of_set()), client(2)), "another client's");
+        assert!(!takes(Server::with(b"of two", Some(TicketKeys::random())), client(1)), "of no set");
     }
 
     #[test]

@@ -338,6 +338,11 @@ impl TlsAcceptor {
         Ok(config)
     }
 
+    /// Returns the keys of session tickets in force; `None` without resumption, or without TLS.
+    pub(crate) fn ticket_keys(&self) -> Option<TicketKeys> {
+        self.table()?.tickets.clone()
+    }
+
     /// Returns the secret from which QUIC endpoints derive their keys: that of the session tickets, so that
     /// servers which share it understand each other's tokens; or that of the process before this one; or one
     /// of this process.

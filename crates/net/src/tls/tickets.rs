@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::hkdf;
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand;
 use failure::Failure;
@@ -29,11 +30,26 @@ const PLAIN_BYTES_MAX: usize = 8 * 1024;
 pub struct TicketKeys(Arc<SecretSource>);
 
 enum SecretSource {
-    /// A random secret for each period, known only to this process and deleted afterwards, so that old
-    /// tickets can no longer be decrypted.
-    Random(RwLock<Vec<(u64, Vec<u8>)>>),
+    /// A random secret for each period, known only to this process or its set of servers and deleted afterwards, so
+    /// that old tickets can no longer be decrypted.
+    Random(RwLock<PeriodSecrets>),
     /// Secrets from files. The first one encrypts.
     Configured(Vec<Vec<u8>>),
+}
+
+/// Secrets by period.
+#[derive(Default)]
+struct PeriodSecrets {
+    /// Of several for a period, the first one encrypts.
+    tickets: Vec<(u64, Vec<u8>)>,
+    /// Keys for QUIC's address tokens, of the secrets that a set of servers shares.
+    tokens: Vec<(u64, Arc<hkdf::Prk>)>,
+}
+
+/// Derives the key of QUIC's address tokens.
+pub(crate) fn token_key(secret: &[u8]) -> Arc<hkdf::Prk> {
+    let tokens = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), b"komainu quic tokens");
+    Arc::new(hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(tokens.as_ref()))
 }
 
 impl TicketKeys {
@@ -77,16 +93,33 @@ impl TicketKeys {
     /// are still accepted. No effect if secrets are configured.
     pub fn set_period_secret(&self, period: u64, secret: Vec<u8>) {
         let SecretSource::Random(secrets) = &*self.0 else { return };
-        let find = |secrets: &[(u64, Vec<u8>)]| secrets.iter().find(|(of, _)| *of == period).cloned();
+        let find = |secrets: &PeriodSecrets| secrets.tickets.iter().find(|(of, _)| *of == period).cloned();
         if find(&secrets.read().unwrap_or_else(PoisonError::into_inner)).is_some_and(|(_, old)| old == secret)
         {
             return;
         }
         let mut secrets = secrets.write().unwrap_or_else(PoisonError::into_inner);
-        secrets.retain(|(of, old)| of.abs_diff(period) <= 2 && *old != secret);
-        secrets.truncate(SECRETS_MAX - 1);
-        // The first one of a period encrypts.
-        secrets.insert(0, (period, secret));
+        let PeriodSecrets { tickets, tokens } = &mut *secrets;
+        tokens.retain(|(of, _)| *of != period && of.abs_diff(period) <= 2);
+        tokens.push((period, token_key(&secret)));
+        tickets.retain(|(of, old)| of.abs_diff(period) <= 2 && *old != secret);
+        tickets.truncate(SECRETS_MAX - 1);
+        tickets.insert(0, (period, secret));
+    }
+
+    /// Returns the keys that a set of servers shares for QUIC's address tokens: of the present period, which makes them,
+    /// and of the one before. Empty if there are none of the present period.
+    pub(crate) fn shared_token_keys(&self) -> Vec<Arc<hkdf::Prk>> {
+        self.token_keys_of(unix_s() / PERIOD_S)
+    }
+
+    fn token_keys_of(&self, period: u64) -> Vec<Arc<hkdf::Prk>> {
+        let SecretSource::Random(secrets) = &*self.0 else { return Vec::new() };
+        let secrets = secrets.read().unwrap_or_else(PoisonError::into_inner);
+        let of =
+            |period: u64| secrets.tokens.iter().find(|(of, _)| *of == period).map(|(_, key)| key.clone());
+        let Some(present) = of(period) else { return Vec::new() };
+        std::iter::once(present).chain(period.checked_sub(1).and_then(of)).collect()
     }
 
     /// Returns the first configured secret; `None` for keys of this process.
@@ -102,8 +135,9 @@ impl TicketKeys {
         match &*self.0 {
             SecretSource::Configured(secrets) => secrets.first().cloned(),
             SecretSource::Random(secrets) => {
-                let find = |secrets: &[(u64, Vec<u8>)]| {
-                    secrets.iter().find(|(of, _)| *of == period).map(|(_, secret)| secret.clone())
+                let find = |secrets: &PeriodSecrets| {
+                    let mut tickets = secrets.tickets.iter();
+                    tickets.find(|(of, _)| *of == period).map(|(_, secret)| secret.clone())
                 };
                 if let Some(secret) = find(&secrets.read().unwrap_or_else(PoisonError::into_inner)) {
                     return Some(secret);
@@ -114,8 +148,8 @@ impl TicketKeys {
                 }
                 let mut secret = vec![0; SECRET_BYTES_MIN];
                 rand::fill(&mut secret).ok()?;
-                secrets.retain(|(of, _)| of.abs_diff(period) <= 1);
-                secrets.push((period, secret.clone()));
+                secrets.tickets.retain(|(of, _)| of.abs_diff(period) <= 1);
+                secrets.tickets.push((period, secret.clone()));
                 Some(secret)
             }
         }
@@ -132,7 +166,7 @@ impl TicketKeys {
             }
             SecretSource::Random(secrets) => {
                 let secrets = secrets.read().unwrap_or_else(PoisonError::into_inner);
-                secrets.iter().filter(|(of, _)| of.abs_diff(period) <= 1).cloned().collect()
+                secrets.tickets.iter().filter(|(of, _)| of.abs_diff(period) <= 1).cloned().collect()
             }
         }
     }
