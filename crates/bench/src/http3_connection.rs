@@ -177,11 +177,9 @@ impl Http3Connection {
                     return Ok(false);
                 }
                 if self.state.retry_queue.is_empty() {
-                    // The last acknowledgements leave before the pause.
-                    client.send();
-                    self.state.wait_for_next().await;
+                    let answered = client.answer_while(self.state.wait_for_next()).await;
                     // A connection that the server has closed meanwhile lost no request.
-                    let is_open = client.receive().is_ok() && self.handle_events(client).is_ok();
+                    let is_open = answered.is_ok() && self.handle_events(client).is_ok();
                     if !is_open && self.state.response_count > 0 {
                         return Ok(false);
                     }

@@ -5,9 +5,12 @@
 mod rig;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 const KOMAINU: &str = env!("CARGO_BIN_EXE_komainu");
 
@@ -194,6 +197,59 @@ fn bench_measures_http3() {
     assert!(text(&closed.stderr).contains("connection refused"), "{}", text(&closed.stderr));
     let clear = komainu(&["bench", "--http3", "-n", "1", "http://127.0.0.1:1/"]);
     assert!(text(&clear.stderr).contains("HTTP/3 needs an https:// URL"), "{}", text(&clear.stderr));
+}
+
+/// Passes packets to the server, and its packets to the latest client. Returns its address, and how often the server has
+/// sent after pauses of 40 ms or more without a packet of the client in between: the most in a row.
+fn counting_relay(server: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
+    let front = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let back = UdpSocket::bind("127.0.0.1:0").unwrap();
+    back.connect(server).unwrap();
+    let address = front.local_addr().unwrap();
+    let (unanswered, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let (reset, returned) = (unanswered.clone(), most.clone());
+    let (to_server, to_client) = (back.try_clone().unwrap(), front.try_clone().unwrap());
+    let client = Arc::new(Mutex::new(address));
+    let latest = client.clone();
+    std::thread::spawn(move || {
+        let mut packet = [0; 65536];
+        while let Ok((len, from)) = front.recv_from(&mut packet) {
+            *latest.lock().unwrap() = from;
+            reset.store(0, Ordering::Relaxed);
+            let _ = to_server.send(&packet[..len]);
+        }
+    });
+    std::thread::spawn(move || {
+        let mut packet = [0; 65536];
+        let mut last = Instant::now();
+        loop {
+            let Ok(len) = back.recv(&mut packet) else { continue };
+            if std::mem::replace(&mut last, Instant::now()).elapsed() >= Duration::from_millis(40) {
+                most.fetch_max(unanswered.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+            }
+            let _ = to_client.send_to(&packet[..len], *client.lock().unwrap());
+        }
+    });
+    (address, returned)
+}
+
+#[test]
+fn bench_acknowledges_packets_on_connections_without_requests() {
+    let folder = rig::Folder::new();
+    folder.certify().write("www/a", "a");
+    let mut server = rig::komainu();
+    server.args(["run", "--listen", "127.0.0.1:0", "--tls-certificate"]).arg(folder.at("cert.pem"));
+    server.arg("--tls-key").arg(folder.at("key.pem")).arg(folder.at("www"));
+    let server = rig::Rig::start(server, folder);
+    let (relay, unanswered) = counting_relay(server.listens);
+    // The first request is due after 5 seconds. A server that has no answer repeats its packets 7 times until then.
+    let url = format!("https://{relay}/a");
+    let options =
+        ["bench", "--http3", "-k", "-c", "1", "--rate", "0.2", "--arrivals", "constant", "-d", "6s"];
+    let done = komainu(&[&options[..], &["--warm-up", "0s", &url]].concat());
+    assert!(text(&done.stdout).contains(" 0 failed"), "{}", text(&done.stdout));
+    let unanswered = unanswered.load(Ordering::Relaxed);
+    assert!(unanswered <= 4, "{unanswered} times in a row");
 }
 
 #[test]

@@ -10,6 +10,8 @@ use std::rc::{Rc, Weak};
 pub trait TurnHook {
     /// Reads the pending events and wakes the tasks that wait for them ([`crate::Core::wake_task`]).
     fn drain(&self);
+    /// Called before a piece of long work, such as a TLS handshake: sends what the turn has collected.
+    fn flush(&self) {}
     /// Called before the event loop waits: sends what the turn has collected, and enables wake-ups. Returns
     /// false if events are already pending; the event loop then polls its sockets without sleeping.
     fn prepare_wait(&self) -> bool;
@@ -34,6 +36,10 @@ impl TurnHooks {
 
     pub(crate) fn drain(&self) {
         self.each(|tick| tick.drain());
+    }
+
+    pub(crate) fn flush(&self) {
+        self.each(|tick| tick.flush());
     }
 
     /// Whether all hooks rest. Wake-ups of the others may be enabled too; the wait is short in that case.

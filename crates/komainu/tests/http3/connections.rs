@@ -1,8 +1,8 @@
 //! Connections of HTTP/3: their beginning and end, changes of address, reloads.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use quinn_proto::{ConnectionError, TransportConfig};
+use quinn_proto::{ConnectionError, TransportConfig, VarInt};
 
 use crate::h3_client::{H3Client, client_config};
 use crate::requests::{A, EventOrigin, connect, serve};
@@ -157,6 +157,27 @@ fn reload_switches_http3_off_and_on() {
     drop(other);
     switch(true);
     eventually("the port is bound by a reload", connects);
+}
+
+/// A client chooses its round-trip time by the time of its acknowledgements, and with it the time for which QUIC keeps a
+/// connection that was closed.
+#[test]
+fn stop_does_not_wait_for_closed_connections_of_slow_clients() {
+    let mut rig = serve(YES);
+    let mut client = connect(&rig);
+    assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+    client.send("GET", "/", &[A], b"");
+    client.turn();
+    // The response is acknowledged late, so that QUIC would keep the connection for a minute.
+    std::thread::sleep(Duration::from_secs(6));
+    client.drive_for(Duration::from_millis(100));
+    client.quic.close(Instant::now(), VarInt::from_u32(0x100), bytes::Bytes::new());
+    client.turn();
+    std::thread::sleep(Duration::from_millis(200));
+    let stopped = Instant::now();
+    rig.signal("-TERM");
+    assert!(rig.ended().success());
+    assert!(stopped.elapsed() < Duration::from_secs(10), "{:?}", stopped.elapsed());
 }
 
 #[test]

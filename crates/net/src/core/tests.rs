@@ -387,6 +387,36 @@ fn futures_wake_the_waker_they_were_polled_with() {
     .unwrap();
 }
 
+impl TurnHook for EventLog {
+    fn drain(&self) {}
+
+    fn flush(&self) {
+        self.write("flush");
+    }
+
+    fn prepare_wait(&self) -> bool {
+        true
+    }
+
+    fn finish_wait(&self) {}
+}
+
+#[test]
+fn collected_output_leaves_before_long_work() {
+    let core = core();
+    let diary = EventLog::default();
+    let hook: Rc<dyn TurnHook> = Rc::new(diary.clone());
+    core.add_turn_hook(&hook);
+    let (handle, log) = (core.clone(), diary.clone());
+    core.spawn(async move {
+        log.write("short");
+        handle.wait_for_long_turn().await;
+        log.write("long");
+    });
+    core.run_ready();
+    assert_eq!(diary.read(), ["short", "flush", "long"]);
+}
+
 #[test]
 fn each_turn_runs_one_piece_of_long_work() {
     let core = core();

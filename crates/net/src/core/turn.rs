@@ -80,6 +80,8 @@ impl Core {
     fn run_long_task(&self) {
         let Some(task) = self.0.long_turn_queue.borrow_mut().pop_front() else { return };
         self.0.long_turns.set(self.0.long_turns.get() + 1);
+        // What others send does not wait for it.
+        self.0.turn_hooks.flush();
         self.poll_task(task);
     }
 

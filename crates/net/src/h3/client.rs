@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use http::{Fields, Head, Status};
@@ -247,6 +248,30 @@ impl Http3Client {
     pub(crate) async fn wait_with(&mut self, other: Option<&Source>, deadline: Moment) {
         let timer = self.connection.borrow_mut().quic.poll_timeout();
         self.link.wait(timer, other, deadline).await;
+    }
+
+    /// Answers the server's packets and keeps the connection open until `other` is ready. Events wait meanwhile.
+    ///
+    /// # Errors
+    /// The network reports that the server does not listen.
+    pub async fn answer_while(&mut self, other: impl Future<Output = ()>) -> Result<(), Fault> {
+        let core = self.core.clone();
+        let mut other = std::pin::pin!(other);
+        loop {
+            let is_empty = self.receive()?;
+            self.send();
+            if !is_empty {
+                core.yield_now().await;
+            }
+            let mut packets = std::pin::pin!(self.wait_with(None, Moment::NEVER));
+            let is_ready = std::future::poll_fn(|cx| match other.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(true),
+                Poll::Pending => packets.as_mut().poll(cx).map(|()| false),
+            });
+            if is_ready.await {
+                return Ok(());
+            }
+        }
     }
 
     /// Closes the connection, unless it has ended, and tells the server once.

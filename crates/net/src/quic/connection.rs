@@ -34,6 +34,12 @@ const EVENT_WEIGHT_BYTES: usize = 64;
 const HANDSHAKE_BYTES: usize = 52 * 1024;
 /// Interval of checks whether the server is stopping or the client is too slow.
 const CHECK_INTERVAL: Millis = Millis(1_000);
+/// Time for which a closed connection answers late packets, if its client's packets take that long.
+const LINGER_MAX: Millis = Millis(3_000);
+/// The same when the server stops.
+const LINGER_WHEN_STOPPING: Millis = Millis(500);
+/// Time that a handshake has when the server stops.
+const HANDSHAKE_WHEN_STOPPING: Millis = Millis(3_000);
 /// Reason for closing a connection of a client that has too many.
 const TOO_MANY: &[u8] = b"too many connections";
 /// Frames of this side's own streams that a client may leave unread, in bytes.
@@ -128,7 +134,8 @@ fn endpoints(
     }
 }
 
-/// Drives the connection until its handshake is complete, at most for the timeout of a request head.
+/// Drives the connection until its handshake is complete, at most for the timeout of a request head, and for
+/// [`HANDSHAKE_WHEN_STOPPING`] when the server stops.
 async fn shake_hands<S: Service>(
     engine: &Rc<Engine<S>>,
     link: &QuicLink,
@@ -136,8 +143,11 @@ async fn shake_hands<S: Service>(
     outcome: &HandshakeOutcome,
 ) -> Result<TlsSession, HandshakeFailure> {
     let core = link.endpoint().core();
-    let until = core.now() + engine.context.timeouts.get().head;
+    let mut until = core.now() + engine.context.timeouts.get().head;
     loop {
+        if core.is_draining() {
+            until = until.min(core.now() + HANDSHAKE_WHEN_STOPPING);
+        }
         link.receive(quic);
         let mut is_connected = false;
         while let Some(event) = quic.poll() {
@@ -340,10 +350,14 @@ fn send(
 }
 
 /// Sends the last packets and answers the client's, until both sides have forgotten the connection (RFC 9000
-/// section 10.2).
+/// section 10.2), or for [`LINGER_MAX`]: a client chooses its round-trip time, and so how long the former takes.
 async fn linger(link: &QuicLink, with: impl Fn(&mut dyn FnMut(&mut Connection))) {
     let core = link.endpoint().core();
+    let mut end = core.now() + LINGER_MAX;
     loop {
+        if core.is_draining() {
+            end = end.min(core.now() + LINGER_WHEN_STOPPING);
+        }
         let mut is_over = false;
         with(&mut |quic| {
             link.receive(quic);
@@ -352,11 +366,10 @@ async fn linger(link: &QuicLink, with: impl Fn(&mut dyn FnMut(&mut Connection)))
             link.send(quic);
             is_over = link.is_forgotten() || quic.is_drained();
         });
-        if is_over {
+        if is_over || core.now() >= end {
             return;
         }
-        let until = core.now() + CHECK_INTERVAL;
         // The next turn looks again.
-        let _ = wait::ready(core, link.source(), Interest::READ, until).await;
+        let _ = wait::ready(core, link.source(), Interest::READ, end.min(core.now() + CHECK_INTERVAL)).await;
     }
 }

@@ -102,8 +102,12 @@ impl Outbox {
 impl TurnHook for Outbox {
     fn drain(&self) {}
 
+    fn flush(&self) {
+        Outbox::flush(self);
+    }
+
     fn prepare_wait(&self) -> bool {
-        self.flush();
+        Outbox::flush(self);
         true
     }
 
