@@ -1,6 +1,7 @@
 //! A group of upstream servers on one core: its connections, health checks and events.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::pin::pin;
@@ -21,10 +22,10 @@ use crate::failure::AttemptFailure;
 use crate::health::ServerState;
 use crate::mux_pool::MuxPool;
 use crate::options::{RouteOptions, UpstreamAddress};
-use crate::pool::{CorePool, InUse};
+use crate::pool::{CorePool, InUse, SharedPool};
 use crate::retry::RetryBudget;
 use crate::selection::{Balancer, Requester, Selection};
-use crate::shared::GroupShared;
+use crate::shared::{GroupShared, Upstream};
 use crate::upstream_connection::{IdleConnection, UpstreamBuffers, UpstreamConnection, buffer_pool};
 use crate::upstream_side::{UpstreamSide, UpstreamStep};
 
@@ -120,7 +121,7 @@ pub(crate) struct GroupState {
     /// Pool of each server.
     pools: Vec<Rc<CorePool>>,
     /// HTTP/2 connections to each server; empty for servers with other protocols.
-    mux_pools: Vec<MuxPool>,
+    mux_pools: Vec<Rc<MuxPool>>,
     /// Counters of each server on this core.
     pub(crate) counters: Vec<Arc<UpstreamCounters>>,
     /// Display name of each server.
@@ -148,8 +149,32 @@ impl Group {
     }
 
     fn build(core: &Core, shared: &Arc<GroupShared>, report: Option<EventSink>) -> Group {
+        Group::build_after(core, shared, report.map(Rc::new), None)
+    }
+
+    /// Creates this core's part of a group that replaces this one. Connections to servers that both have are kept.
+    pub(crate) fn succeeded_by(&self, shared: &Arc<GroupShared>) -> Group {
+        Group::build_after(&self.0.core, shared, self.0.report.clone(), Some(&self.0))
+    }
+
+    fn build_after(
+        core: &Core,
+        shared: &Arc<GroupShared>,
+        report: Option<Rc<EventSink>>,
+        before: Option<&GroupState>,
+    ) -> Group {
         let options = &shared.options;
-        let report = report.map(Rc::new);
+        let places = before.map(|before| before.places_of_servers()).unwrap_or_default();
+        // The pool of a server belongs to the server: it is the same if the server is.
+        let kept = |server: &Upstream| Some((before?, *places.get(&Arc::as_ptr(&server.idle))?));
+        let pool = |server: &Upstream| match kept(server) {
+            Some((before, at)) => before.pools[at].clone(),
+            None => Rc::new(CorePool::new(core, &server.idle)),
+        };
+        let mux_pool = |server: &Upstream| match kept(server) {
+            Some((before, at)) => before.mux_pools[at].clone(),
+            None => Rc::new(MuxPool::new(core, options)),
+        };
         let shown: Vec<Rc<str>> =
             (0..shared.server_count()).map(|server| shared.display_name(server).into()).collect();
         let sink = |report: &Rc<EventSink>, shown: &Rc<str>| -> ErrorSink {
@@ -161,13 +186,13 @@ impl Group {
             core: core.clone(),
             error_sinks: report.iter().flat_map(|to| shown.iter().map(|one| sink(to, one))).collect(),
             report,
-            pools: shared.servers.iter().map(|it| Rc::new(CorePool::new(core, &it.idle))).collect(),
-            mux_pools: shared.servers.iter().map(|_| MuxPool::new(core, options)).collect(),
+            pools: shared.servers.iter().map(pool).collect(),
+            mux_pools: shared.servers.iter().map(mux_pool).collect(),
             counters: shared.servers.iter().map(|server| server.counter_sets.take()).collect(),
             display_names: shown,
             buffers: buffer_pool(core.memory()),
             balancer: Balancer::new(core.now().0 ^ std::ptr::from_ref(core) as u64),
-            budget: Cell::new(RetryBudget::full()),
+            budget: Cell::new(before.map_or_else(RetryBudget::full, |before| before.budget.get())),
             dial_count: Cell::new(0),
             lingering: Cell::new(0),
             shared: shared.clone(),
@@ -195,6 +220,12 @@ impl Group {
 }
 
 impl GroupState {
+    /// Returns the place of each server, by its pool.
+    fn places_of_servers(&self) -> HashMap<*const SharedPool, usize> {
+        let servers = self.shared.servers.iter().enumerate();
+        servers.map(|(at, server)| (Arc::as_ptr(&server.idle), at)).collect()
+    }
+
     /// Returns the path of a server's Unix socket, if it has one.
     pub(crate) fn socket(&self, server: usize) -> Option<&Path> {
         match &self.shared.options.servers[server].address {

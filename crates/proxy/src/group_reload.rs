@@ -6,7 +6,7 @@ use std::sync::Arc;
 use failure::Failure;
 
 use crate::options::{GroupOptions, UpstreamServer};
-use crate::shared::GroupShared;
+use crate::shared::{GroupShared, Upstream};
 
 /// Builds the groups of a new configuration one after the other, reusing those of the previous one.
 ///
@@ -20,8 +20,76 @@ pub struct GroupReload {
     by_options: HashMap<Arc<GroupOptions>, Vec<usize>>,
     /// Servers of the previous groups by URL: indices of the group and the server, in reverse order.
     previous_servers: HashMap<String, Vec<(usize, usize)>>,
-    /// Servers of the groups built so far, by URL; one entry for each way of connecting to them.
-    servers: HashMap<String, Vec<(Arc<GroupShared>, usize)>>,
+    servers: KnownServers,
+}
+
+/// Servers of the groups in force, by URL; one entry for each way of connecting to them.
+#[derive(Debug, Default)]
+pub struct KnownServers(HashMap<String, Vec<(Arc<GroupShared>, usize)>>);
+
+impl KnownServers {
+    /// Builds the group that replaces `before`. Servers of `before` keep their health, and those of any group their
+    /// connections and counters.
+    ///
+    /// # Errors
+    /// See [`GroupShared::new`].
+    pub fn replace(
+        &mut self,
+        before: &Arc<GroupShared>,
+        options: GroupOptions,
+    ) -> Result<Arc<GroupShared>, Failure> {
+        let earlier: HashMap<&str, usize> =
+            before.servers.iter().enumerate().map(|(at, one)| (one.display_name.as_str(), at)).collect();
+        let mut group = GroupShared::build(options)?;
+        let options = group.options.clone();
+        for (server, upstream) in options.servers.iter().zip(&mut group.servers) {
+            let earlier = earlier.get(upstream.display_name.as_str()).map(|at| (before, *at));
+            let beside = self.0.get(&upstream.display_name).into_iter().flatten();
+            let known = earlier.into_iter().chain(beside.map(|(group, at)| (group, *at)));
+            take_over(upstream, server, &options, known, earlier);
+        }
+        let group = Arc::new(group);
+        self.remove(before);
+        self.add(&group);
+        Ok(group)
+    }
+
+    /// Builds a new group. Its servers share connections and counters with those of other groups.
+    ///
+    /// # Errors
+    /// See [`GroupShared::new`].
+    pub fn build(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, Failure> {
+        let mut group = GroupShared::build(options)?;
+        let options = group.options.clone();
+        for (server, upstream) in options.servers.iter().zip(&mut group.servers) {
+            let beside = self.0.get(&upstream.display_name).into_iter().flatten();
+            take_over(upstream, server, &options, beside.map(|(group, at)| (group, *at)), None);
+        }
+        let group = Arc::new(group);
+        self.add(&group);
+        Ok(group)
+    }
+
+    /// Adds the servers of a group.
+    fn add(&mut self, group: &Arc<GroupShared>) {
+        for (at, (server, upstream)) in group.options.servers.iter().zip(&group.servers).enumerate() {
+            let known = self.0.entry(upstream.display_name.clone()).or_default();
+            if !known.iter().any(|(other, at)| can_share_connections(&other.options.servers[*at], server)) {
+                known.push((group.clone(), at));
+            }
+        }
+    }
+
+    /// Removes the servers of a group that is not in force any more.
+    pub fn remove(&mut self, group: &Arc<GroupShared>) {
+        for upstream in &group.servers {
+            let Some(known) = self.0.get_mut(&upstream.display_name) else { continue };
+            known.retain(|(other, _)| !Arc::ptr_eq(other, group));
+            if known.is_empty() {
+                self.0.remove(&upstream.display_name);
+            }
+        }
+    }
 }
 
 /// Whether connections to `one` can be used for `other`.
@@ -55,48 +123,62 @@ impl GroupReload {
             Some(group) => group,
             None => self.build_changed(options)?,
         };
-        for (at, (server, upstream)) in group.options.servers.iter().zip(&group.servers).enumerate() {
-            let known = self.servers.entry(upstream.display_name.clone()).or_default();
-            if !known.iter().any(|(other, at)| can_share_connections(&other.options.servers[*at], server)) {
-                known.push((group.clone(), at));
-            }
-        }
+        self.servers.add(&group);
         Ok(group)
+    }
+
+    /// Returns the servers of the groups that were built.
+    #[must_use]
+    pub fn finish(self) -> KnownServers {
+        self.servers
     }
 
     fn build_changed(&mut self, options: GroupOptions) -> Result<Arc<GroupShared>, Failure> {
         let mut group = GroupShared::build(options)?;
-        for (server, upstream) in group.options.servers.iter().zip(&mut group.servers) {
+        let options = group.options.clone();
+        for (server, upstream) in options.servers.iter().zip(&mut group.servers) {
             let before = &self.previous;
             let places = self.previous_servers.get_mut(&upstream.display_name);
             let places = places.map_or(&[][..], |places| {
                 while places.pop_if(|(group, _)| before[*group].is_none()).is_some() {}
                 places
             });
-            let earlier =
-                || places.iter().rev().filter_map(|(group, at)| Some((before[*group].as_ref()?, *at)));
-            let beside = self.servers.get(&upstream.display_name).into_iter().flatten();
-            let known = || beside.clone().map(|(group, at)| (group, *at)).chain(earlier());
-            if let Some((other, at)) =
-                known().find(|(other, at)| can_share_connections(&other.options.servers[*at], server))
-            {
-                upstream.idle = other.servers[at].idle.clone();
-            }
-            if let Some((other, at)) = known().next() {
-                upstream.counter_sets = other.servers[at].counter_sets.clone();
-            }
-            if let Some((other, at)) = earlier().next() {
-                upstream.resume_weight(other, at);
-                let previous = &other.servers[at].health;
-                upstream.health.copy_order(previous);
-                if group.options.ejection.is_some() {
-                    upstream.health.copy_ejection(previous);
-                }
-                if group.options.check.is_some() && other.options.check == group.options.check {
-                    upstream.health.copy_checks(previous);
-                }
-            }
+            let mut earlier =
+                places.iter().rev().filter_map(|(group, at)| Some((before[*group].as_ref()?, *at)));
+            let beside = self.servers.0.get(&upstream.display_name).into_iter().flatten();
+            let known = beside.map(|(group, at)| (group, *at)).chain(earlier.clone());
+            take_over(upstream, server, &options, known, earlier.next());
         }
         Ok(Arc::new(group))
+    }
+}
+
+/// Has a server of a new group take over connections and counters of one of the `known` ones with its URL, and weight and
+/// health of the one that it replaces.
+fn take_over<'g>(
+    upstream: &mut Upstream,
+    server: &UpstreamServer,
+    options: &GroupOptions,
+    known: impl Iterator<Item = (&'g Arc<GroupShared>, usize)> + Clone,
+    earlier: Option<(&'g Arc<GroupShared>, usize)>,
+) {
+    let fits =
+        |(other, at): &(&Arc<GroupShared>, usize)| can_share_connections(&other.options.servers[*at], server);
+    if let Some((other, at)) = known.clone().find(fits) {
+        upstream.idle = other.servers[at].idle.clone();
+    }
+    if let Some((other, at)) = known.clone().next() {
+        upstream.counter_sets = other.servers[at].counter_sets.clone();
+    }
+    if let Some((other, at)) = earlier {
+        upstream.resume_weight(other, at);
+        let previous = &other.servers[at].health;
+        upstream.health.copy_order(previous);
+        if options.ejection.is_some() {
+            upstream.health.copy_ejection(previous);
+        }
+        if options.check.is_some() && other.options.check == options.check {
+            upstream.health.copy_checks(previous);
+        }
     }
 }

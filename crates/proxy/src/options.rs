@@ -278,6 +278,16 @@ impl GroupOptions {
         }
     }
 
+    /// Whether a group with these options becomes one with the others by replacing servers with such that are spoken to in
+    /// the same way.
+    #[must_use]
+    pub fn differs_in_servers_alone(&self, other: &GroupOptions) -> bool {
+        let without = |options: &GroupOptions| GroupOptions { servers: Vec::new(), ..options.clone() };
+        let Some(first) = self.servers.first() else { return false };
+        let is_alike = |server: &UpstreamServer| server.protocol == first.protocol && server.tls == first.tls;
+        without(self) == without(other) && self.servers.iter().chain(&other.servers).all(is_alike)
+    }
+
     /// Creates the options of the group that a table declares, with these servers.
     #[must_use]
     pub fn of(proxy: &ProxyOptions, servers: Vec<UpstreamServer>) -> GroupOptions {

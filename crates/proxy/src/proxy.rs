@@ -1,5 +1,6 @@
 //! The proxy on one core: accepts requests, makes attempts at servers and decides about retries.
 
+use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::rc::Rc;
@@ -9,6 +10,7 @@ use http::{BodySize, Fields, HeadRef, Method, Name, Status};
 use net::{BodyPiece, Exchange, FailedAttempt, Fault, SpillError, SpillQuota, TunnelEnd, pin_in_place};
 use times::{Millis, Moment};
 
+use crate::current_group::CoreGroup;
 use crate::dial::{ConcurrentTask, run_concurrently, with_deadline};
 use crate::failure::AttemptFailure;
 use crate::group::{Group, GroupState, UpstreamError, UpstreamEvent};
@@ -37,7 +39,19 @@ static PROCESS_SEED: OnceLock<u64> = OnceLock::new();
 
 /// A proxy on one core: a group and the rules of one route to it. Cheap to clone.
 #[derive(Clone)]
-pub struct Proxy {
+pub struct Proxy(Rc<ProxyState>);
+
+struct ProxyState {
+    group: CoreGroup,
+    options: Arc<RouteOptions>,
+    spill: Option<Arc<SpillQuota>>,
+    /// Rules for the servers that the group had in this version: made when they are needed, because most of thousands of
+    /// routes are idle.
+    rules: RefCell<Option<(u64, Rc<RouteRules>)>>,
+}
+
+/// A proxy with the servers that its group has at one time. A request has one from its beginning to its end.
+pub struct BoundProxy {
     group: Rc<GroupState>,
     rules: Rc<RouteRules>,
 }
@@ -96,31 +110,47 @@ struct Attempts<'s> {
 }
 
 impl Group {
+    /// Creates a route to the group's servers: see [`CoreGroup::proxy`].
+    #[must_use]
+    pub fn proxy(&self, options: &Arc<RouteOptions>, spill: Option<Arc<SpillQuota>>) -> Proxy {
+        CoreGroup::fixed(self.clone()).proxy(options, spill)
+    }
+}
+
+impl CoreGroup {
     /// Creates a route to the group's servers. The mark in `Via` depends on the address of `options`: pass
     /// the same `Arc` on all cores. `spill` limits temporary files for responses beyond `read_ahead_bytes`;
     /// `None`: no such files.
     #[must_use]
     pub fn proxy(&self, options: &Arc<RouteOptions>, spill: Option<Arc<SpillQuota>>) -> Proxy {
-        let process = *PROCESS_SEED.get_or_init(|| RandomState::new().hash_one(0));
-        let mark = crate::hash::mix(process ^ Arc::as_ptr(options).addr() as u64);
-        let group = &self.0.shared.options;
-        let request = RequestRules::marked(group, options, mark);
-        let response = ResponseRules::new(group, options);
-        let rules = RouteRules { options: options.clone(), request, response, spill };
-        Proxy { group: self.0.clone(), rules: Rc::new(rules) }
+        let rules = RefCell::default();
+        Proxy(Rc::new(ProxyState { group: self.clone(), options: options.clone(), spill, rules }))
     }
 }
 
 impl Proxy {
+    /// Returns the proxy with the servers that its group has now.
+    #[must_use]
+    pub fn bind(&self) -> BoundProxy {
+        let group = self.0.group.state();
+        let version = self.0.group.version();
+        let mut known = self.0.rules.borrow_mut();
+        let rules = match &*known {
+            Some((of, rules)) if *of == version => rules.clone(),
+            _ => {
+                let rules = Rc::new(RouteRules::new(&group, &self.0.options, self.0.spill.clone()));
+                known.insert((version, rules)).1.clone()
+            }
+        };
+        BoundProxy { group, rules }
+    }
+
     /// Forwards a request to an upstream server and sends the response to the client.
     ///
     /// # Errors
     /// The client has left, or a response under way cannot be completed: the caller must return the error.
-    pub fn serve<'s>(
-        &'s self,
-        exchange: &'s mut Exchange<'_>,
-    ) -> impl Future<Output = Result<(), Fault>> + 's {
-        self.serve_script(exchange, None)
+    pub async fn serve(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        self.bind().serve_script(exchange, None).await
     }
 
     /// Like [`Proxy::serve`]; servers of the CGI family run `script`.
@@ -132,6 +162,29 @@ impl Proxy {
         exchange: &mut Exchange<'_>,
         script: Option<&Script>,
     ) -> Result<(), Fault> {
+        self.bind().serve_script(exchange, script).await
+    }
+
+    /// Whether a request is cancelled when its client leaves: see [`Exchange::has_disconnected`].
+    #[must_use]
+    pub fn cancels_on_disconnect(&self) -> bool {
+        self.0.options.cancels_on_disconnect
+    }
+}
+
+impl RouteRules {
+    fn new(group: &GroupState, options: &Arc<RouteOptions>, spill: Option<Arc<SpillQuota>>) -> RouteRules {
+        let process = *PROCESS_SEED.get_or_init(|| RandomState::new().hash_one(0));
+        let mark = crate::hash::mix(process ^ Arc::as_ptr(options).addr() as u64);
+        let group = &group.shared.options;
+        let request = RequestRules::marked(group, options, mark);
+        let response = ResponseRules::new(group, options);
+        RouteRules { options: options.clone(), request, response, spill }
+    }
+}
+
+impl BoundProxy {
+    async fn serve_script(&self, exchange: &mut Exchange<'_>, script: Option<&Script>) -> Result<(), Fault> {
         let request = exchange.request();
         if matches!(request.method(), Method::Connect | Method::Trace) {
             return exchange.refuse(Status::METHOD_NOT_ALLOWED, "this method is not passed on").await;
@@ -200,12 +253,6 @@ impl Proxy {
         let servers = &self.group.shared.options.servers;
         let forwards = servers.iter().any(|server| !matches!(server.protocol, UpstreamProtocol::Cgi(_)));
         forwards && max_forwards(head, bytes).any(|forwards| forwards == 0)
-    }
-
-    /// Whether a request is cancelled when its client leaves: see [`Exchange::has_disconnected`].
-    #[must_use]
-    pub fn cancels_on_disconnect(&self) -> bool {
-        self.rules.options.cancels_on_disconnect
     }
 
     /// Creates the state of a request before its first attempt.

@@ -6,7 +6,7 @@ use http::{BodySize, Fields, Method, Reject, Status};
 use net::{Fault, MuxRequest};
 use times::Moment;
 
-use super::{CgiRequest, OpenedUpstream, Proxy, UpstreamAttempt};
+use super::{BoundProxy, CgiRequest, OpenedUpstream, UpstreamAttempt};
 use crate::cgi_side::CgiSide;
 use crate::failure::AttemptFailure;
 use crate::options::{CgiProtocol, UpstreamProtocol};
@@ -15,7 +15,7 @@ use crate::selection::Requester;
 use crate::upstream_connection::UpstreamConnection;
 use crate::upstream_side::{Http1Side, UpstreamSide};
 
-impl Proxy {
+impl BoundProxy {
     /// Sends the request head to a server.
     pub(super) async fn open_upstream(
         &self,

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::Context;
 use times::Millis;
 
-use super::{Attempts, CgiRequest, LOOP_REASON, OpenedUpstream, Proxy, UpstreamAttempt};
+use super::{Attempts, BoundProxy, CgiRequest, LOOP_REASON, OpenedUpstream, UpstreamAttempt};
 use crate::dial::run_concurrently;
 use crate::failure::AttemptFailure;
 use crate::replay_buffer::ReplayBuffer;
@@ -24,7 +24,7 @@ use crate::selection::{Requester, SelectError, Selection};
 use crate::template::TemplateContext;
 use crate::upstream_request::{RequestBounds, UpstreamRequest};
 
-/// A request for [`Proxy::fetch`]: a head and a body of known length.
+/// A request for [`BoundProxy::fetch`]: a head and a body of known length.
 #[derive(Clone, Debug)]
 pub struct FetchRequest {
     head: Head,
@@ -58,7 +58,7 @@ pub struct FetchError {
 /// A response whose head has been received. The content is read piece by piece; dropping the response before
 /// the end closes the connection.
 pub struct FetchResponse<'p> {
-    proxy: &'p Proxy,
+    proxy: &'p BoundProxy,
     selection: Selection<'p>,
     status: Status,
     fields: Fields,
@@ -196,7 +196,7 @@ impl Requester for FetchRequest {
     }
 }
 
-impl Proxy {
+impl BoundProxy {
     /// Sends a request to a server of the group like a client's request: with the route's rules for request
     /// heads, timeouts and retries. The response is returned as the server sent it, without hop-by-hop
     /// fields. May be dropped at any time.
@@ -285,7 +285,7 @@ impl Proxy {
 
 impl<'p> FetchResponse<'p> {
     fn new(
-        proxy: &'p Proxy,
+        proxy: &'p BoundProxy,
         selection: Selection<'p>,
         sent: UpstreamRequest,
         request: &FetchRequest,

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use http::{BodySize, Reject, Status};
 use net::{Exchange, Fault, SpillFile, SpillQuota};
 
-use super::{Attempts, Proxy};
+use super::{Attempts, BoundProxy};
 use crate::dial::with_deadline;
 
 /// Size of the blocks that are written to a file.
 const BLOCK_BYTES: usize = 128 * 1024;
 const NO_ROOM: Reject = Reject::new(Status::SERVICE_UNAVAILABLE, "there is no room for the request's body");
 
-impl Proxy {
+impl BoundProxy {
     /// Reads the body, up to `read_ahead_bytes` into memory and beyond that into a temporary file. Without
     /// space for it, a body of known length is left unread on the client's connection.
     pub(super) async fn store_body(

@@ -515,6 +515,7 @@ fn fetch_and_health_checks_work_over_fastcgi() {
     let seen = asked.clone();
     let text = core.run_until_end(async move {
         let request = FetchRequest::new("POST", "site.test", "/a", &Fields::new(), b"body".to_vec()).unwrap();
+        let proxy = proxy.bind();
         let mut response = proxy.fetch(&request, &FetchLimits::default()).await.unwrap();
         let mut text = Vec::new();
         while let Some(piece) = response.read().await.unwrap() {

@@ -40,6 +40,7 @@ fn request(method: &str, target: &str, body: &[u8]) -> FetchRequest {
 }
 
 async fn fetch(proxy: &Proxy, request: &FetchRequest, limits: FetchLimits) -> Result<Fetched, FetchError> {
+    let proxy = proxy.bind();
     let mut response = proxy.fetch(request, &limits).await?;
     let mut fetched = Fetched {
         status: response.status().code(),
@@ -187,14 +188,15 @@ fn dropped_fetch_closes_its_connection_and_frees_its_slot() {
     run(options, async move |core, proxy| {
         let limits = FetchLimits::default();
         let before_head = request("GET", "/1", b"");
-        let mut waiting = Box::pin(proxy.fetch(&before_head, &limits));
+        let bound = proxy.bind();
+        let mut waiting = Box::pin(bound.fetch(&before_head, &limits));
         while !seen.seen().contains("GET /1") {
             let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(waiting.as_mut().poll(cx))).await;
             assert!(polled.is_pending());
             core.sleep(Millis(1)).await;
         }
         drop(waiting);
-        let mut begun = proxy.fetch(&request("GET", "/2", b""), &limits).await.unwrap();
+        let mut begun = bound.fetch(&request("GET", "/2", b""), &limits).await.unwrap();
         assert_eq!(begun.read().await.unwrap(), Some(&b"ok"[..]));
         drop(begun);
         assert_eq!(fetch(&proxy, &request("GET", "/3", b""), limits).await.unwrap().body, b"ok");

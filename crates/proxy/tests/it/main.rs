@@ -18,6 +18,7 @@ mod h2_ending;
 mod h2_sharing;
 mod kept;
 mod prefork;
+mod replaced;
 mod slow;
 mod smuggling;
 mod spill;

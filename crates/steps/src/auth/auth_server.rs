@@ -201,6 +201,7 @@ impl RouteAuthServer {
             let reason = "there is no authentication server";
             return Err(FetchError { status: Status::SERVICE_UNAVAILABLE, reason });
         };
+        let proxy = proxy.bind();
         let mut response = proxy.fetch(question, &self.limits).await?;
         let status = response.status();
         let fields = response.fields().clone();

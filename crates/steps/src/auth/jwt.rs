@@ -441,7 +441,7 @@ enum TokenRefusal {
 
 /// Fetches a JWKS from the server of `proxy`.
 async fn fetch(proxy: Option<&Proxy>, target: &str, timeout: Millis) -> Result<Option<JwtKeys>, Failure> {
-    let proxy = proxy.ok_or("there is no server to ask")?;
+    let proxy = proxy.ok_or("there is no server to ask")?.bind();
     let mut fields = Fields::new();
     fields.push(Name::Accept, b"application/jwk-set+json, application/json");
     let request = FetchRequest::new("GET", "jwks", target, &fields, Vec::new());

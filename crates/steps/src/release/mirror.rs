@@ -153,6 +153,7 @@ fn send(
     shared.sent.add(1);
     core.spawn(async move {
         let _in_flight = in_flight;
+        let proxy = proxy.bind();
         match proxy.fetch(&copy, &limits).await {
             // A longer response ends with an error, and its connection is closed.
             Ok(mut response) => while let Ok(Some(_)) = response.read().await {},
