@@ -24,9 +24,13 @@ impl Config {
     /// The number of an address, which it keeps when the configuration is read again. That of an address at the top of the file is
     /// even, that of an address of sites odd: so a connection is known by it that is older than the configuration.
     pub fn listener_key(&self, address: &Listen) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        address.hash(&mut hasher);
-        let is_of_sites = self.site_listeners.iter().any(|listener| listener.address == *address);
-        hasher.finish() & !1 | u64::from(is_of_sites)
+        listener_key(address, self.site_listeners.iter().any(|listener| listener.address == *address))
     }
+}
+
+/// The number of an address: see [`Config::listener_key`].
+pub(crate) fn listener_key(address: &Listen, is_of_sites: bool) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    address.hash(&mut hasher);
+    hasher.finish() & !1 | u64::from(is_of_sites)
 }

@@ -4,12 +4,15 @@ use crate::action::Action;
 pub use crate::condition_fields::ConditionFields;
 use crate::conditions::ConditionSet;
 use crate::levels::RouteSettings;
+use crate::listeners::listener_key;
 use crate::server::Config;
 use crate::site::{Route, Site};
+use net::Listen;
 use shapes::host::{HOST_BYTES_MAX, HostPattern};
 use shapes::pattern::ValuePattern;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 /// A route: the site, and its route, as indexes into `Config::sites`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -59,7 +62,7 @@ pub struct Routes {
     default_hosts: Hosts,
     /// The sites of addresses that a site names, by [`Config::listener_key`].
     hosts_by_listener: HashMap<u64, Hosts>,
-    sites: Vec<Vec<RouteConditions>>,
+    sites: Vec<Arc<Vec<RouteConditions>>>,
 }
 
 /// The sites of an address, by host.
@@ -81,30 +84,53 @@ type Condition = (String, ValuePattern);
 impl Routes {
     /// Compiles the sites. If two claim the same host at one address, the first gets it.
     pub fn compile(config: &Config) -> Self {
+        Self::compile_after(config, None)
+    }
+
+    /// Compiles the sites. Those that are the same as in the configuration before are not compiled again.
+    pub fn compile_after(config: &Config, before: Option<(&Config, &Self)>) -> Self {
         let mut routes = Self::default();
+        let known: HashMap<*const Site, &Arc<Vec<RouteConditions>>> = before
+            .iter()
+            .flat_map(|(before, routes)| before.sites.iter().map(Arc::as_ptr).zip(&routes.sites))
+            .collect();
         for site in &config.sites {
-            // Hidden routes come after all others.
-            let found = site.routes.iter().filter(|route| route.part_of.is_none());
-            routes.sites.push(found.map(RouteConditions::compile).collect());
+            routes.sites.push(match known.get(&Arc::as_ptr(site)) {
+                Some(conditions) => Arc::clone(conditions),
+                None => compile_conditions(site),
+            });
         }
-        let sites = || config.sites.iter().enumerate();
-        routes.default_hosts = Hosts::compile(sites().filter(|(_, site)| site.listen.is_empty()));
-        for listener in config.sites.iter().flat_map(|site| &site.listen) {
-            let key = config.listener_key(&listener.address);
-            let is_there =
-                |site: &Site| config.site_listeners(site).any(|one| one.address == listener.address);
-            routes
-                .hosts_by_listener
-                .entry(key)
-                .or_insert_with(|| Hosts::compile(sites().filter(|(_, site)| is_there(site))));
+        let top: HashSet<&Listen> = config.listen.iter().map(|listener| &listener.address).collect();
+        let of_sites: HashSet<&Listen> = config.site_listeners.iter().map(|one| &one.address).collect();
+        let own = config.sites.iter().flat_map(|site| &site.listen).map(|listener| &listener.address);
+        let mut hosts: HashMap<&Listen, Hosts> = own
+            .filter(|one| top.contains(one) || of_sites.contains(one))
+            .map(|one| (one, Hosts::default()))
+            .collect();
+        let named_of_top: Vec<&Listen> = top.iter().copied().filter(|one| hosts.contains_key(one)).collect();
+        for (index, site) in config.sites.iter().enumerate() {
+            if site.listen.is_empty() {
+                routes.default_hosts.add(index, site);
+                for address in &named_of_top {
+                    hosts.get_mut(address).expect("an address that a site names").add(index, site);
+                }
+            }
+            for listener in &site.listen {
+                if let Some(hosts) = hosts.get_mut(&listener.address) {
+                    hosts.add(index, site);
+                }
+            }
         }
+        let by_key = hosts
+            .into_iter()
+            .map(|(address, hosts)| (listener_key(address, of_sites.contains(address)), hosts));
+        routes.hosts_by_listener = by_key.collect();
         routes
     }
 
     /// Compiles the routes of a single site, whose index is 0 here.
     pub fn compile_site(site: &Site) -> Self {
-        let found = site.routes.iter().filter(|route| route.part_of.is_none());
-        Self { sites: vec![found.map(RouteConditions::compile).collect()], ..Self::default() }
+        Self { sites: vec![compile_conditions(site)], ..Self::default() }
     }
 
     /// Returns the site for the name of a TLS client (SNI) or an IP address, as for the host of a request.
@@ -124,7 +150,7 @@ impl Routes {
 
     /// Whether a route looks at the client's country.
     pub fn uses_country(&self) -> bool {
-        self.sites.iter().flatten().any(|route| route.0.uses_country())
+        self.sites.iter().flat_map(|site| site.iter()).any(|route| route.0.uses_country())
     }
 
     /// The sites for a host at any address.
@@ -205,22 +231,25 @@ impl Routes {
     }
 }
 
+/// Compiles the conditions of a site's routes, without hidden ones, which come after all others.
+fn compile_conditions(site: &Site) -> Arc<Vec<RouteConditions>> {
+    let found = site.routes.iter().filter(|route| route.part_of.is_none());
+    Arc::new(found.map(RouteConditions::compile).collect())
+}
+
 impl Hosts {
-    fn compile<'s>(sites: impl Iterator<Item = (usize, &'s Site)>) -> Self {
-        let mut hosts = Self::default();
-        for (index, site) in sites {
-            if site.hosts.is_empty() {
-                hosts.default.get_or_insert(index);
-            }
-            for host in &site.hosts {
-                let (map, name) = match host {
-                    HostPattern::Exact(name) => (&mut hosts.exact, name),
-                    HostPattern::Subdomains(name) => (&mut hosts.wildcards, name),
-                };
-                map.entry(name.as_bytes().into()).or_insert(index);
-            }
+    /// Adds the hosts of a site, except those that another one has.
+    fn add(&mut self, index: usize, site: &Site) {
+        if site.hosts.is_empty() {
+            self.default.get_or_insert(index);
         }
-        hosts
+        for host in &site.hosts {
+            let (map, name) = match host {
+                HostPattern::Exact(name) => (&mut self.exact, name),
+                HostPattern::Subdomains(name) => (&mut self.wildcards, name),
+            };
+            map.entry(name.as_bytes().into()).or_insert(index);
+        }
     }
 
     fn find_site(&self, host: &[u8]) -> Option<(usize, SiteMatch)> {
@@ -414,7 +443,7 @@ pub struct Explanation {
 impl Explanation {
     /// Returns the explanation as text, one line for the site and one for each route. `sites` must be those
     /// that were compiled.
-    pub fn text(&self, sites: &[Site]) -> String {
+    pub fn text(&self, sites: &[Arc<Site>]) -> String {
         let Some(site) = self.site.and_then(|site| sites.get(site)) else {
             return "no site has this host, and there is no default site: 404\n".to_owned();
         };

@@ -22,7 +22,7 @@ impl NamedFiles {
     /// Collects the files of a configuration.
     pub fn of(config: &Config) -> NamedFiles {
         let mut named = NamedFiles::default();
-        let groups = config.upstreams.iter().map(|(_, proxy)| proxy);
+        let groups = config.upstreams.iter().map(|(_, proxy)| &**proxy);
         groups.chain(config.proxies()).for_each(|proxy| named.add_proxy(proxy));
         let of_sites = config.sites.iter().filter_map(|site| site.tls.as_ref());
         of_sites.chain(&config.control.tls).for_each(|tls| named.add_site(tls));
@@ -151,8 +151,8 @@ mod tests {
         let route = Route { action: Action::Proxy(Box::new(proxy.clone())), ..Route::default() };
         let site = Site { routes: vec![route], ..Site::default() };
         for config in [
-            Config { sites: vec![site], ..Config::default() },
-            Config { upstreams: vec![("a".into(), proxy)], ..Config::default() },
+            Config { sites: vec![site.into()], ..Config::default() },
+            Config { upstreams: vec![("a".into(), proxy.into())], ..Config::default() },
         ] {
             let named = NamedFiles::of(&config);
             assert!(["ca", "certificate", "key"].iter().all(|file| named.contains(Path::new(file))));

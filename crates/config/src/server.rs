@@ -49,7 +49,9 @@ use settings::units::{GIB, KIB, MIB, SPILL_MAX};
 use shapes::host::HostPattern;
 use shapes::network::{SOURCE, TrustedSource};
 use sharing::SharedLimits;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -151,7 +153,7 @@ directives! {
         /// not complete (see `spill`). The files are unlinked. Choose a folder on a disk rather than in memory.
         "temp_path" temp_path: Option<PathBuf> = absent("TMPDIR, or /var/tmp"), Maybe(PathShape("a folder"));
         /// Groups of upstream servers that several routes share, by name.
-        "upstreams" upstreams: Vec<(String, ProxyOptions)> = {}, Groups;
+        "upstreams" upstreams: Vec<(String, Arc<ProxyOptions>)> = {}, Groups;
         /// Directives shared by several sites or routes, by name: `[snippet.NAME]` has directives of a site
         /// or of a route, and applies to those with `use = "NAME"`. Directives of the site or route itself
         /// take precedence; tables are joined key by key, and lists of tables are concatenated. No directive
@@ -187,18 +189,20 @@ directives! {
     }
     held {
         /// The sites, including the default site that has the routes at the top of the file.
-        sites: Vec<Site>;
+        sites: Vec<Arc<Site>>;
         /// Streams.
         streams: Vec<Stream>;
         /// The addresses that sites have beside those of `listen`.
         site_listeners: Vec<ConfiguredListener>;
+        /// What the configuration was joined to ([`Config::join`]); `None` if it was read as a whole.
+        base: Option<Arc<Config>>;
     }
     also {
         /// Sites.
-        "site" = List(table::<Site>()) => |config, sites| config.sites.extend::<Vec<Site>>(sites);
+        "site" = List(table::<Site>()) => |config, sites| config.sites.extend::<Vec<Arc<Site>>>(shared(sites));
         /// Routes of the default site, which answers for every host that no `[[site]]` names.
         "route" = List(route_table::<Route>()) =>
-            |config, routes| config.sites.push(Site { routes, ..Site::default() });
+            |config, routes| config.sites.push(Arc::new(Site { routes, ..Site::default() }));
         /// Streams: connections that are relayed as they are.
         "stream" = List(table::<Stream>()) => |config, streams| config.streams = streams;
     }
@@ -377,7 +381,7 @@ impl Config {
         let report = check.report.finish();
         match config {
             Some(mut config) if report.error_count() == 0 => {
-                config.sites.iter_mut().for_each(Site::add_hidden_routes);
+                config.sites.iter_mut().for_each(|site| Arc::make_mut(site).add_hidden_routes());
                 Ok((config, report))
             }
             _ => Err(report),
@@ -393,7 +397,47 @@ impl Config {
 
     /// Returns the authentication rules of all sites and routes, including repetitions.
     pub fn auths(&self) -> impl Iterator<Item = &Auth> {
-        self.sites.iter().flat_map(Site::auths)
+        self.sites.iter().flat_map(|site| site.auths())
+    }
+}
+
+fn shared(sites: Vec<Site>) -> Vec<Arc<Site>> {
+    sites.into_iter().map(Arc::new).collect()
+}
+
+impl Config {
+    /// Joins sites, streams and groups of upstream servers that were read one by one to a configuration without them: of
+    /// thousands of sites, only those that have changed are read. Each site was read together with `base`, so that it is
+    /// checked against it, and has addresses of its own (`listen`).
+    ///
+    /// What sites have in common is for the caller to keep: at each address a host belongs to one site, and an address has the
+    /// same settings at all of its sites.
+    #[must_use]
+    pub fn join(
+        base: &Arc<Config>,
+        upstreams: Vec<(String, Arc<ProxyOptions>)>,
+        sites: Vec<Arc<Site>>,
+        streams: Vec<Stream>,
+    ) -> Config {
+        let mut config = (**base).clone();
+        config.upstreams.extend(upstreams);
+        let mut known: HashSet<&Listen> = base.listeners().map(|listener| &listener.address).collect();
+        for listener in sites.iter().flat_map(|site| &site.listen) {
+            if known.insert(&listener.address) {
+                config.site_listeners.push(listener.clone());
+            }
+        }
+        drop(known);
+        config.sites.extend(sites);
+        config.streams.extend(streams);
+        config.base = Some(base.clone());
+        config
+    }
+
+    /// Whether both were joined to the same configuration, so that an equal site has equal settings in both.
+    #[must_use]
+    pub fn has_base_of(&self, other: &Config) -> bool {
+        self.base.as_ref().zip(other.base.as_ref()).is_some_and(|(one, other)| Arc::ptr_eq(one, other))
     }
 }
 
@@ -421,7 +465,7 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     }
     let proxies = config.trusted_proxies.from.clone();
     for (site, item) in config.sites.iter_mut().filter(|site| site.line.is_some()).zip(node.items("site")) {
-        for (listener, item) in site.listen.iter_mut().zip(item.one_or_more("listen")) {
+        for (listener, item) in Arc::make_mut(site).listen.iter_mut().zip(item.one_or_more("listen")) {
             resolve_proxy_protocol(listener, &proxies, item, check);
             warn_of_useless_http3(listener, item, check);
         }
@@ -562,7 +606,7 @@ fn set_default_tls(config: &mut Config, node: &Node) {
     for index in 0..config.sites.len() {
         let speaks_tls = config.site_listeners(&config.sites[index]).any(ConfiguredListener::is_tls);
         let is_automatic = default.is_none() && speaks_tls;
-        let site = &mut config.sites[index];
+        let site = Arc::make_mut(&mut config.sites[index]);
         let says_itself = site.line.is_some() && items.next().is_some_and(|item| item.entry("tls").is_some());
         if says_itself {
             continue;

@@ -6,6 +6,7 @@ use settings::checker::{Checker, shorten};
 use settings::node::{Node, NodeData};
 use settings::report::TextSpan;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// An address that sites have and the top of the file has not.
 pub(crate) struct SiteListener {
@@ -17,16 +18,16 @@ pub(crate) struct SiteListener {
 
 /// Returns the sites with their tables; none if some could not be read. The routes at the top of the file are
 /// a site without a table.
-fn sites_with_nodes<'a>(sites: &'a [Site], node: &'a Node) -> Vec<(&'a Site, &'a Node)> {
+fn sites_with_nodes<'a>(sites: &'a [Arc<Site>], node: &'a Node) -> Vec<(&'a Site, &'a Node)> {
     let nodes = node.items("site");
-    let of_tables: Vec<&Site> = sites.iter().filter(|site| site.line.is_some()).collect();
+    let of_tables: Vec<&Site> = sites.iter().map(Arc::as_ref).filter(|site| site.line.is_some()).collect();
     if of_tables.len() == nodes.len() { of_tables.into_iter().zip(nodes).collect() } else { Vec::new() }
 }
 
 /// Returns the addresses of sites that are not in `top`, the addresses at the top of the file; each once.
 pub(crate) fn site_listeners(
     top: &[ConfiguredListener],
-    sites: &[Site],
+    sites: &[Arc<Site>],
     node: &Node,
     check: &mut Checker,
 ) -> Vec<SiteListener> {
@@ -131,7 +132,7 @@ enum ClaimScope<'s> {
 }
 
 /// At each address a host belongs to one site, and one site is the default.
-pub(crate) fn check_hosts(top: &[ConfiguredListener], sites: &[Site], node: &Node, check: &mut Checker) {
+pub(crate) fn check_hosts(top: &[ConfiguredListener], sites: &[Arc<Site>], node: &Node, check: &mut Checker) {
     let mut seen: HashMap<(String, ClaimScope<'_>), TextSpan> = HashMap::new();
     for (site, table) in sites_with_nodes(sites, node) {
         let items = table.one_or_more("hosts");
@@ -217,7 +218,7 @@ fn find_claimed_address<'s>(
 /// streams.
 pub(crate) fn warn_of_unserved_addresses(
     top: &[ConfiguredListener],
-    sites: &[Site],
+    sites: &[Arc<Site>],
     streams: &[&Listen],
     node: &Node,
     check: &mut Checker,

@@ -313,6 +313,8 @@ pub fn https_port<'l>(mut listeners: impl Iterator<Item = &'l ConfiguredListener
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     #[test]
@@ -321,7 +323,7 @@ mod tests {
         let with = |routes: usize| {
             let routes = (0..routes).map(|_| route()).collect();
             let site = config::Site { routes, ..config::Site::default() };
-            let config = Config { sites: vec![site], ..Config::default() };
+            let config = Config { sites: vec![Arc::new(site)], ..Config::default() };
             engine_options(&config, &Descriptors::new(&config, 100_000)).limits.connections_max
         };
         assert_eq!([0, 1, 3].map(with), [99_744, 98_720, 96_672]);
@@ -333,7 +335,7 @@ mod tests {
         let with = |action: Action, otherwise: Option<Action>| {
             let route = config::Route { action, otherwise, ..config::Route::default() };
             let site = config::Site { routes: vec![route], ..config::Site::default() };
-            let config = Config { sites: vec![site], ..Config::default() };
+            let config = Config { sites: vec![Arc::new(site)], ..Config::default() };
             engine_options(&config, &Descriptors::new(&config, 100_256)).limits.connections_max
         };
         let proxy = || Action::Proxy(Box::default());
@@ -346,7 +348,7 @@ mod tests {
     fn small_descriptor_limit_is_divided_and_reported() {
         let route = config::Route { action: Action::Files(Box::default()), ..config::Route::default() };
         let site = config::Site { routes: vec![route], ..config::Site::default() };
-        let mut config = Config { sites: vec![site], threads: 1, ..Config::default() };
+        let mut config = Config { sites: vec![Arc::new(site)], threads: 1, ..Config::default() };
         let room = |config: &Config, limit| Descriptors::new(config, limit).connections();
         assert_eq!([256, 1_024, 4_096].map(|limit| room(&config, limit)), [192, 768, 3_328]);
         let notice = |config: &Config, limit| Descriptors::new(config, limit).startup_message(config);

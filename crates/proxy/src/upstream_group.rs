@@ -8,6 +8,7 @@ use settings::directive_table::{brief, table};
 use settings::node::{Entry, Node, NodeData};
 use settings::shape::{Map, Shape, ShapeKind};
 use settings::spelling::nearest_name;
+use std::sync::Arc;
 
 /// The action `proxy`: its own group, or one that it shares with other routes.
 pub struct Proxied;
@@ -154,7 +155,7 @@ pub fn programs(cgi: Cgi) -> ProxyOptions {
 pub struct Groups;
 
 impl Shape for Groups {
-    type Out = Vec<(String, ProxyOptions)>;
+    type Out = Vec<(String, Arc<ProxyOptions>)>;
 
     fn kind(&self) -> ShapeKind {
         Map { what: "names of groups", key: group_name, value: table::<ProxyOptions>() }.kind()
@@ -178,7 +179,7 @@ impl Shape for Groups {
             let group = table::<ProxyOptions>().read(value, check);
             let fine = check.report.error_count() == errors;
             check.upstream_groups.insert(key.clone(), fine.then(|| value.clone()));
-            groups.extend(group.map(|group| (key.clone(), group)));
+            groups.extend(group.map(|group| (key.clone(), Arc::new(group))));
         }
         Some(groups)
     }

@@ -8,6 +8,7 @@ use logging::access;
 use net::{Exchange, FieldEdits};
 
 /// Response field edits of a route. Edits without variables are prepared once for all requests.
+#[derive(Clone)]
 pub enum RouteEdits {
     /// No edits.
     None,
@@ -70,6 +71,7 @@ impl RouteEdits {
 }
 
 /// Edits with variables of the request.
+#[derive(Clone)]
 pub struct TemplateEdits {
     pub(crate) remove: Vec<String>,
     pub(crate) set: Vec<(String, Template)>,

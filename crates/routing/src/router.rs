@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use certificates::HttpChallenges;
 use config::matcher::Routes;
@@ -36,9 +37,9 @@ pub use service::SharedRouter;
 /// Routing tables of a configuration, for one core.
 pub struct RouteTable {
     /// The matcher over all sites and routes.
-    pub routes: Routes,
+    pub routes: Arc<Routes>,
     /// Routes by site, then by route index.
-    pub sites: Vec<Vec<Rc<Route>>>,
+    pub sites: Vec<Rc<Vec<Rc<Route>>>>,
     /// Treatment of empty path segments, by site; the last is for requests that match no site.
     pub empty_segments: Vec<EmptySegments>,
     /// Error pages by site; the last are for requests that match no site.

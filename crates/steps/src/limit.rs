@@ -74,12 +74,12 @@ impl LimitPlan {
         };
         let mut sites = Vec::new();
         for site in &config.sites {
-            let of_site = RouteLabels { site: RouteLabels::of_site(site), ..RouteLabels::default() };
-            let own = site.limit.iter().map(|limit| shared(limit, of_site.clone())).collect();
+            let of_site = || RouteLabels { site: RouteLabels::of_site(site), ..RouteLabels::default() };
+            let own = site.limit.iter().map(|limit| shared(limit, of_site())).collect();
             let mut routes = Vec::new();
             for route in &site.routes {
-                let place = RouteLabels { handler: String::new(), ..RouteLabels::of(site, route) };
-                routes.push(route.limit.iter().map(|limit| shared(limit, place.clone())).collect());
+                let place = || RouteLabels { handler: String::new(), ..RouteLabels::of(site, route) };
+                routes.push(route.limit.iter().map(|limit| shared(limit, place())).collect());
             }
             sites.push(SiteLimits { site: own, routes });
         }

@@ -276,7 +276,7 @@ timeouts = { connect = "1s" }
     assert_eq!((name.as_str(), shop.to.len(), &shop.upstream), ("shop", 2, &None));
     let plain = proxy(1);
     assert_eq!(plain.upstream.as_deref(), Some("shop"));
-    assert_eq!(&ProxyOptions { upstream: None, ..*plain }, shop);
+    assert_eq!(ProxyOptions { upstream: None, ..*plain }, **shop);
     // What the route says takes the place of the group's, as a whole.
     let reports = proxy(0);
     assert_eq!((&reports.to, &reports.balance), (&shop.to, &Balance::LeastRequests));

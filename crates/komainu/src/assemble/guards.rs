@@ -39,8 +39,8 @@ impl GuardPlan {
         counters: &RuleCounters,
     ) -> GuardPlan {
         let crawlers = |site: usize| {
-            let label = RouteLabels::of_site(&config.sites[site]);
             let rules = config.settings(Some(site), None).crawlers?;
+            let label = RouteLabels::of_site(&config.sites[site]);
             let make = || SharedCrawlers {
                 rules: rules.clone(),
                 shared: Arc::new(CrawlerShared::new(rules, &label, memory, counters)),

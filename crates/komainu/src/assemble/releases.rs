@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use config::matcher::RouteId;
 use config::{Action, Config};
-use proxy::Group;
 use reload::KeptState;
 use routing::route::Route;
 use steps::release::{FaultRules, MirrorRule, MirrorShared, Release, SplitRule};
 use telemetry::metrics::RouteLabels;
 use telemetry::rule_counters::RuleCounters;
 
-use crate::assemble::upstreams::GroupPlan;
+use crate::assemble::upstreams::{CoreGroups, GroupPlan};
 
 /// Returns the rules applied before a route's handler: faults, mirroring and traffic splits; `None` if it has
 /// none.
@@ -21,7 +20,7 @@ pub(crate) fn build_release(
     plan: &ReleasePlan,
     config: &Config,
     shared: &GroupPlan,
-    groups: &[Group],
+    groups: &CoreGroups,
     RouteId { site, route }: RouteId,
 ) -> Option<Box<Release>> {
     let of_site = &config.sites[site];
@@ -32,7 +31,7 @@ pub(crate) fn build_release(
     let mirror = || {
         let mirror = route.mirror.as_ref()?;
         let way = shared.upstream_route(RouteId { site, route: mirror.route })?;
-        let proxy = groups.get(way.group)?.proxy(&way.options, None);
+        let proxy = groups.of(&way.group)?.proxy(&way.options, None);
         let shared = plan.mirrors.get(&(labels.clone(), mirror.in_flight_max))?;
         Some(MirrorRule::new(mirror, shared.clone(), proxy))
     };

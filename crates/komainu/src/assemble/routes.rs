@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ::cluster::ClusterStore;
 use admission::auth::Auth;
@@ -31,7 +31,8 @@ use logging::notice::ErrorLog;
 use logging::sink::LogSinks;
 use net::{Core, RouteLimits, SpillStore};
 use operator::access::ControlAccess;
-use proxy::{Group, GroupShared, Proxy, UpstreamEvent};
+use process::config_files::ConfigFiles;
+use proxy::{CoreGroup, CurrentGroup, Proxy, UpstreamEvent};
 use reload::KeptState;
 use routing::edits::RouteEdits;
 use routing::fixed::{fixed_response, status};
@@ -68,13 +69,15 @@ use crate::assemble::dictionaries;
 use crate::assemble::guards::{GuardPlan, number_guards};
 use crate::assemble::releases::{ReleasePlan, build_release, link_branches};
 use crate::assemble::response_cache::build_response_cache;
-use crate::assemble::upstreams::{GroupPlan, UpstreamRoute};
+use crate::assemble::upstreams::{CoreGroups, GroupPlan, UpstreamRoute};
 
 /// A configuration and the state of its features that is shared by all cores.
 pub(crate) struct ServerPlan {
     pub(crate) config: Config,
-    /// TLS settings for clients; `None` if no site uses TLS.
-    pub(crate) tls: Option<TlsPlan>,
+    /// The matcher over all sites and routes.
+    pub(crate) routes: Arc<Routes>,
+    /// TLS settings for clients; `None` if no site uses TLS. Replaced where nothing but contents of files has changed.
+    tls: Mutex<Option<Arc<TlsPlan>>>,
     /// Port to which requests without TLS are redirected.
     pub(crate) https_port: Option<u16>,
     pub(crate) groups: GroupPlan,
@@ -155,7 +158,10 @@ impl ServerPlan {
         let programs = config.proxies().filter_map(|proxy| proxy.cgi.as_ref());
         kept.share((), CgiPrograms::default).apply(programs, notices)?;
         let streams = StreamLimits::of(&config, &mut kept, &budget);
-        let groups = GroupPlan::new(&config, &mut kept, &spill, &files)?;
+        let groups_before = previous.map(|plan| (&plan.config, &plan.groups));
+        let groups = GroupPlan::new(&config, groups_before, &spill, &files)?;
+        let routes_before = previous.map(|plan| (&plan.config, &*plan.routes));
+        let routes = Arc::new(Routes::compile_after(&config, routes_before));
         let cluster = crate::assemble::cluster::open(config.cluster.as_ref(), &mut kept, &files, notices)?;
         kept.release_unused();
         let purge_tokens = purge_tokens(config.purge_token_files(), &files)?;
@@ -166,9 +172,10 @@ impl ServerPlan {
         let plan = ServerPlan {
             cache_locations: cache_places.collect(),
             groups,
-            tls,
+            tls: Mutex::new(tls.map(Arc::new)),
             https_port,
             config,
+            routes,
             cache,
             dictionaries,
             purge_tokens,
@@ -194,16 +201,44 @@ impl ServerPlan {
             }
         }
         // Each core builds its table later; errors can still be returned here.
-        build_route_table(&plan, None, cores)?;
+        build_route_table(&plan, None, cores, previous.map(|plan| (plan, None)))?;
         plan.queues.apply();
         plan.cluster.iter().for_each(|cluster| SharedPurges::follow(cluster, plan.cache.clone()));
         plan.sharing.iter().for_each(|sharing| sharing.add(plan.limits.shared_tables()));
         Ok(plan)
     }
 
-    /// Returns the groups of upstream servers.
-    pub(crate) fn upstreams(&self) -> &[Arc<GroupShared>] {
-        &self.groups.shared
+    /// Returns the TLS settings for clients; `None` if no site uses TLS.
+    pub(crate) fn tls(&self) -> Option<Arc<TlsPlan>> {
+        self.tls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads the files of the TLS settings again.
+    ///
+    /// # Errors
+    /// A file cannot be read or is invalid.
+    pub(crate) fn reread_tls(&self, files: &ConfigFiles) -> io::Result<Option<Arc<TlsPlan>>> {
+        let tls = TlsPlan::new(&self.config.certificate_settings(), &mut self.kept.successor(), files)?;
+        Ok(tls.map(Arc::new))
+    }
+
+    /// Replaces the TLS settings by those of files that were read again.
+    pub(crate) fn replace_tls(&self, tls: Option<Arc<TlsPlan>>) {
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
+    }
+
+    /// Returns the places of the sites of a plan before, whose assembled parts can be taken over, by the sites of this one.
+    fn shared_sites(&self, before: &ServerPlan) -> Vec<Option<usize>> {
+        let mut places = HashMap::new();
+        if self.config.has_base_of(&before.config) {
+            places.extend(before.config.sites.iter().enumerate().map(|(at, site)| (Arc::as_ptr(site), at)));
+        }
+        let place = |(index, site): (usize, &Arc<config::Site>)| {
+            let at = *places.get(&Arc::as_ptr(site))?;
+            let (own, other) = (self.groups.of_site(index)?, before.groups.of_site(at)?);
+            (own.is_shareable && Arc::ptr_eq(own, other)).then_some(at)
+        };
+        self.config.sites.iter().enumerate().map(place).collect()
     }
 }
 
@@ -235,9 +270,12 @@ pub(crate) struct CoreContext<'a> {
     pub(crate) handles: &'a AppHandles,
     pub(crate) notices: &'a ErrorLog,
     /// The core's instances of the active upstream groups.
-    pub(crate) groups: &'a RefCell<Vec<Group>>,
+    pub(crate) groups: &'a RefCell<Rc<CoreGroups>>,
     pub(crate) metrics: &'a CoreMetrics,
 }
+
+/// The plan that another one replaces, and the core's table of it, whose parts are taken over.
+pub(crate) type TableBefore<'p> = Option<(&'p ServerPlan, Option<&'p RouteTable>)>;
 
 /// Builds the table of one core. Without a core the configuration is only checked and the table has no sites,
 /// because their files may need more descriptors than available.
@@ -248,8 +286,12 @@ pub(crate) fn build_route_table(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     cores: usize,
+    before: TableBefore<'_>,
 ) -> io::Result<RouteTable> {
     let config = &plan.config;
+    let shared = before.map(|(before, _)| plan.shared_sites(before)).unwrap_or_default();
+    let known = before.and_then(|(_, table)| table);
+    let tls = plan.tls();
     let mut sites = Vec::new();
     let mut pages = Vec::new();
     let mut edits = Vec::new();
@@ -264,6 +306,29 @@ pub(crate) fn build_route_table(
         core_context.handles.release_stopped();
     }
     for (site_index, site) in config.sites.iter().enumerate() {
+        let settings = config.settings(Some(site_index), None);
+        let redirects = site.tls.is_some() && settings.redirect_https;
+        let of_https = || SiteHttps {
+            redirect_port: redirects.then(|| redirect_port(plan, site)).flatten(),
+            policy: tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
+        };
+        match (shared.get(site_index).copied().flatten(), core_context, known) {
+            // It was checked with the plan before.
+            (Some(_), None, _) => {
+                pages.push(Rc::default());
+                continue;
+            }
+            (Some(at), Some(_), Some(known)) => {
+                pages.push(known.pages[at].clone());
+                guards.push(known.guards[at].clone());
+                sites.push(known.sites[at].clone());
+                edits.push(known.edits[at].clone());
+                empty_segments.push(known.empty_segments[at]);
+                https.push(of_https());
+                continue;
+            }
+            _ => {}
+        }
         let route = |route| {
             self::build_route(plan, core_context, &groups, RouteId { site: site_index, route }, cores)
         };
@@ -296,15 +361,10 @@ pub(crate) fn build_route_table(
             continue;
         }
         guards.push(guard);
-        sites.push(link_branches(&site.routes, routes));
-        let settings = config.settings(Some(site_index), None);
+        sites.push(Rc::new(link_branches(&site.routes, routes)));
         edits.push(RouteEdits::of_site(&settings.response_headers, site));
         empty_segments.push(self::convert_merge_slashes(settings.merge_slashes));
-        let redirects = site.tls.is_some() && settings.redirect_https;
-        https.push(SiteHttps {
-            redirect_port: redirect_port(plan, site).filter(|_| redirects),
-            policy: plan.tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
-        });
+        https.push(of_https());
     }
     pages.push(Rc::new(server_pages));
     edits.push(RouteEdits::of(&config.settings(None, None).response_headers));
@@ -313,10 +373,9 @@ pub(crate) fn build_route_table(
     let of_streams = plan.groups.stream_groups(&groups);
     let streams = |of: CoreContext<'_>| StreamRoutes::new(config, &of_streams, &plan.streams, of.metrics);
     let request_logs = config.request_logs();
-    let routes = Routes::compile(config);
     Ok(RouteTable {
-        uses_country: routes.uses_country(),
-        routes,
+        uses_country: plan.routes.uses_country(),
+        routes: plan.routes.clone(),
         sites,
         empty_segments,
         pages,
@@ -348,18 +407,13 @@ pub(crate) fn convert_merge_slashes(merge_slashes: bool) -> EmptySegments {
 }
 
 /// Returns this core's instances of the upstream groups; existing ones are kept.
-fn build_groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> {
-    let before = core_context.groups.take();
-    let before: HashMap<_, _> = before.iter().map(|group| (Arc::as_ptr(group.shared()), group)).collect();
-    let group = |shared: &Arc<_>| {
-        if let Some(group) = before.get(&Arc::as_ptr(shared)) {
-            return (*group).clone();
-        }
+fn build_groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Rc<CoreGroups> {
+    let group = |current: &Arc<CurrentGroup>| {
         let notices = core_context.notices.clone();
         let report = Box::new(move |news: &UpstreamEvent<'_>| notices.log_upstream_event(news));
-        Group::with_events(core_context.core, shared, report)
+        CoreGroup::new(core_context.core, current, report)
     };
-    let groups: Vec<Group> = plan.groups.shared.iter().map(group).collect();
+    let groups = Rc::new(core_context.groups.borrow().next(&plan.groups.all, group));
     core_context.groups.replace(groups.clone());
     groups
 }
@@ -367,7 +421,7 @@ fn build_groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Vec<Group> 
 fn build_route(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
-    groups: &[Group],
+    groups: &CoreGroups,
     id: RouteId,
     cores: usize,
 ) -> io::Result<Route> {
@@ -377,7 +431,7 @@ fn build_route(
     let mut strip = Vec::new();
     let not_found =
         || Handler::Respond { status: Status::NOT_FOUND, fields: Fields::new(), body: Vec::new() };
-    let reach = |way: &UpstreamRoute| Some(groups.get(way.group)?.proxy(&way.options, way.spill.clone()));
+    let reach = |way: &UpstreamRoute| Some(groups.of(&way.group)?.proxy(&way.options, way.spill.clone()));
     let proxy = || plan.groups.upstream_route(id).and_then(reach).map_or_else(not_found, Handler::Proxy);
     let asked = |auth: &Auth| plan.groups.auth_route(auth).and_then(reach);
     let app = |app: &apps::Mounted| {

@@ -1,13 +1,13 @@
 //! Converts `proxy` actions to options of upstream groups, and builds the groups of a configuration.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use admission::auth::{Auth, AuthKind};
 use config::matcher::RouteId;
-use config::{Config, EncodedSlashes};
+use config::{Action, Config, EncodedSlashes};
 use failure::IoFailure;
 use hosting::cgi_programs;
 use net::{ClientCertificates, ServerCertificate, SpillQuota, SpillStore};
@@ -17,34 +17,72 @@ use proxy::options::{
     Host, KeepAlive, Origin, PathMap, ProxyOptions, Tls, UpstreamAddress, UpstreamProtocol, UpstreamServer,
 };
 use proxy::origin::ProxyHttp;
-use proxy::{Group, GroupOptions, GroupReload, GroupShared, RouteOptions};
-use reload::KeptState;
+use proxy::{
+    CoreGroup, CurrentGroup, Group, GroupOptions, GroupReload, GroupShared, KnownServers, RouteOptions,
+};
 use shapes::prefix::StripPrefix;
 use telemetry::metrics::RouteLabels;
 
 /// The upstream groups of a configuration, shared by all cores, and their use by routes.
 #[derive(Default)]
 pub(crate) struct GroupPlan {
-    pub(crate) shared: Vec<Arc<GroupShared>>,
+    pub(crate) all: Vec<Arc<CurrentGroup>>,
     /// Names of the groups: from the configuration, or derived from the route that owns the group.
     names: Vec<String>,
     /// Last number used for each name.
     last_numbers: HashMap<String, usize>,
-    /// Upstream routes by site and route.
-    routes: Vec<Vec<Option<UpstreamRoute>>>,
-    /// Index in [`GroupPlan::shared`] of each stream's group.
-    streams: Vec<usize>,
+    /// Groups that the configuration names.
+    named: HashMap<String, NamedGroup>,
+    /// Upstream routes by site.
+    sites: Vec<Arc<SiteUpstreams>>,
+    /// Group of each stream.
+    streams: Vec<Arc<CurrentGroup>>,
     /// Servers that answer authorization requests.
     auth_servers: Vec<(Auth, UpstreamRoute)>,
+    /// Servers of all groups, shared with the plans that take over from each other.
+    known: Arc<Mutex<KnownServers>>,
+    /// Groups that get other servers when the configuration is put in force.
+    replacements: Vec<(Arc<CurrentGroup>, Arc<GroupShared>)>,
+}
+
+/// A group that the configuration names.
+#[derive(Clone)]
+struct NamedGroup {
+    /// The group as the configuration has it.
+    proxy: Arc<ProxyOptions>,
+    current: Arc<CurrentGroup>,
+}
+
+/// The upstream routes of a site, by route.
+#[derive(Default)]
+pub(crate) struct SiteUpstreams {
+    routes: Vec<Option<UpstreamRoute>>,
+    /// Whether what is assembled of the site depends on nothing but the site and the groups that it names, so that it can be
+    /// taken over as it is.
+    pub(crate) is_shareable: bool,
 }
 
 /// Access of a route to its servers.
 pub(crate) struct UpstreamRoute {
-    /// Index of the group in [`GroupPlan::shared`].
-    pub(crate) group: usize,
+    pub(crate) group: Arc<CurrentGroup>,
     pub(crate) options: Arc<RouteOptions>,
     /// Quota of temporary files for the route's responses.
     pub(crate) spill: Option<Arc<SpillQuota>>,
+}
+
+/// A configuration and its groups, which the next one takes over.
+pub(crate) type GroupsBefore<'p> = Option<(&'p Config, &'p GroupPlan)>;
+
+/// Builder of the groups of a configuration.
+struct GroupBuilder<'p> {
+    plan: GroupPlan,
+    /// What is joined to the same base (`Config::join`) as before, so that parts of it are the same.
+    joined: GroupsBefore<'p>,
+    /// Groups of the configuration before by their state.
+    before: HashMap<*const GroupShared, Arc<CurrentGroup>>,
+    reload: GroupReload,
+    spill: &'p Arc<SpillStore>,
+    files: &'p ConfigFiles,
 }
 
 impl GroupPlan {
@@ -56,53 +94,83 @@ impl GroupPlan {
     /// A certificate that cannot be read, by name.
     pub(crate) fn new(
         config: &Config,
-        kept: &mut KeptState,
+        before: GroupsBefore<'_>,
         spill: &Arc<SpillStore>,
         files: &ConfigFiles,
     ) -> io::Result<GroupPlan> {
-        let mut groups = GroupPlan::default();
-        let before: Vec<Arc<GroupShared>> =
-            std::iter::from_fn(|| kept.take_if(&(), |_: &Arc<GroupShared>| true)).collect();
-        let mut before = GroupReload::new(&before);
-        let mut named = HashMap::new();
-        for (index, (name, proxy)) in config.upstreams.iter().enumerate() {
-            named.insert(name.as_str(), index);
-            groups.add_group(name.clone(), group_options(proxy, files)?, &mut before)?;
+        let joined = before.filter(|(before, _)| config.has_base_of(before));
+        let all = before.map(|(_, groups)| groups.all.as_slice()).unwrap_or_default();
+        let mut plan = GroupPlan::default();
+        let (mut reload, mut by_state) = (GroupReload::default(), HashMap::new());
+        match joined {
+            Some((_, groups)) => plan.known = groups.known.clone(),
+            None => {
+                let states: Vec<Arc<GroupShared>> = all.iter().map(|group| group.get()).collect();
+                reload = GroupReload::new(&states);
+                by_state = states.iter().map(Arc::as_ptr).zip(all.iter().cloned()).collect();
+            }
         }
-        for (site_index, site) in config.sites.iter().enumerate() {
-            let ways = (0..site.routes.len()).map(|route| {
-                let id = RouteId { site: site_index, route };
-                groups.build_upstream_route(config, id, &named, &mut before, spill, files)
-            });
-            let ways = ways.collect::<io::Result<Vec<_>>>()?;
-            groups.routes.push(ways);
+        let mut builder = GroupBuilder { plan, joined, before: by_state, reload, spill, files };
+        builder.add_all(config)?;
+        let GroupBuilder { mut plan, reload, .. } = builder;
+        match joined {
+            None => plan.known = Arc::new(Mutex::new(reload.finish())),
+            Some((_, groups)) => {
+                let kept: HashSet<*const CurrentGroup> = plan.all.iter().map(Arc::as_ptr).collect();
+                let mut known = plan.known.lock().unwrap_or_else(PoisonError::into_inner);
+                let gone = groups.all.iter().filter(|group| !kept.contains(&Arc::as_ptr(group)));
+                gone.for_each(|group| known.remove(&group.get()));
+                drop(known);
+            }
         }
-        for auth in config.auths() {
-            let Some(proxy) = auth_proxy(auth).filter(|_| groups.auth_route(auth).is_none()) else {
-                continue;
-            };
-            let options = route_options(&config::Route::default(), &proxy, false).into();
-            let group = groups.add_group("auth".to_owned(), group_options(&proxy, files)?, &mut before)?;
-            groups.auth_servers.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
-        }
-        for stream in &config.streams {
-            let group = groups.add_group(stream.label(), stream_options(stream), &mut before)?;
-            groups.streams.push(group);
-        }
-        for group in &groups.shared {
-            kept.put((), group.clone());
-        }
-        Ok(groups)
+        Ok(plan)
     }
 
     /// Returns all groups with their names.
     pub(crate) fn named_groups(&self) -> Vec<(String, Arc<GroupShared>)> {
-        self.names.iter().cloned().zip(self.shared.iter().cloned()).collect()
+        self.names.iter().cloned().zip(self.states()).collect()
+    }
+
+    /// Returns all groups.
+    pub(crate) fn states(&self) -> Vec<Arc<GroupShared>> {
+        self.all.iter().map(|group| group.get()).collect()
+    }
+
+    /// Gives the groups their new servers, when the configuration is put in force.
+    pub(crate) fn apply(&self) {
+        self.replacements.iter().for_each(|(group, next)| group.replace(next.clone()));
+    }
+
+    /// Gives a named group the servers of `proxy`, which differs from the group in the configuration in these alone. Returns whether
+    /// there is such a group.
+    ///
+    /// # Errors
+    /// A certificate that cannot be read, by name.
+    pub(crate) fn replace_servers(
+        &self,
+        name: &str,
+        proxy: &ProxyOptions,
+        files: &ConfigFiles,
+    ) -> io::Result<bool> {
+        let Some(group) = self.named.get(name) else { return Ok(false) };
+        let options = group_options(proxy, files)?;
+        let before = group.current.get();
+        if *before.options() != options {
+            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let next = known.replace(&before, options).map_err(io::Error::other)?;
+            group.current.replace(next);
+        }
+        Ok(true)
+    }
+
+    /// Returns the upstream routes of a site.
+    pub(crate) fn of_site(&self, site: usize) -> Option<&Arc<SiteUpstreams>> {
+        self.sites.get(site)
     }
 
     /// Returns the upstream route of a route; `None` if it does not proxy.
     pub(crate) fn upstream_route(&self, RouteId { site, route }: RouteId) -> Option<&UpstreamRoute> {
-        self.routes.get(site)?.get(route)?.as_ref()
+        self.sites.get(site)?.routes.get(route)?.as_ref()
     }
 
     /// Returns the upstream route to the server that an `auth` queries.
@@ -111,20 +179,8 @@ impl GroupPlan {
     }
 
     /// Selects the groups of streams from a core's groups, in the order of the configuration.
-    pub(crate) fn stream_groups(&self, groups: &[Group]) -> Vec<Group> {
-        self.streams.iter().filter_map(|at| groups.get(*at)).cloned().collect()
-    }
-
-    fn add_group(
-        &mut self,
-        name: String,
-        options: GroupOptions,
-        before: &mut GroupReload,
-    ) -> io::Result<usize> {
-        self.shared.push(before.build(options).map_err(io::Error::other)?);
-        let name = self.unused_name(name);
-        self.names.push(name);
-        Ok(self.shared.len() - 1)
+    pub(crate) fn stream_groups(&self, groups: &CoreGroups) -> Vec<Group> {
+        self.streams.iter().filter_map(|group| groups.of(group)).map(CoreGroup::group).collect()
     }
 
     /// Returns the name, or `name#2` and so on if it is already in use.
@@ -143,30 +199,175 @@ impl GroupPlan {
         self.last_numbers.extend([(name, number), (unused.clone(), 1)]);
         unused
     }
+}
 
-    fn build_upstream_route(
+impl GroupBuilder<'_> {
+    fn add_all(&mut self, config: &Config) -> io::Result<()> {
+        for (name, proxy) in &config.upstreams {
+            let current = match self.known_group(name, proxy)? {
+                Some(current) => {
+                    self.add(name.clone(), current.clone());
+                    current
+                }
+                None => self.add_group(name.clone(), group_options(proxy, self.files)?)?,
+            };
+            self.plan.named.insert(name.clone(), NamedGroup { proxy: proxy.clone(), current });
+        }
+        let places: HashMap<*const config::Site, usize> = self
+            .joined
+            .iter()
+            .flat_map(|(before, _)| before.sites.iter().enumerate())
+            .map(|(at, site)| (Arc::as_ptr(site), at))
+            .collect();
+        for (site_index, site) in config.sites.iter().enumerate() {
+            let known = places.get(&Arc::as_ptr(site)).and_then(|at| self.joined?.1.sites.get(*at));
+            if let Some(known) = known.filter(|known| known.is_shareable && self.has_groups_of(site, known)) {
+                self.plan.sites.push(known.clone());
+                continue;
+            }
+            let ways = (0..site.routes.len())
+                .map(|route| self.build_upstream_route(config, RouteId { site: site_index, route }));
+            let routes = ways.collect::<io::Result<Vec<_>>>()?;
+            let is_shareable = is_shareable(config, site_index);
+            self.plan.sites.push(Arc::new(SiteUpstreams { routes, is_shareable }));
+        }
+        for auth in config.auths() {
+            let Some(proxy) = auth_proxy(auth).filter(|_| self.plan.auth_route(auth).is_none()) else {
+                continue;
+            };
+            let options = route_options(&config::Route::default(), &proxy, false).into();
+            let group = self.add_group("auth".to_owned(), group_options(&proxy, self.files)?)?;
+            self.plan.auth_servers.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
+        }
+        for stream in &config.streams {
+            let group = self.add_group(stream.label(), stream_options(stream))?;
+            self.plan.streams.push(group);
+        }
+        Ok(())
+    }
+
+    /// Returns a named group of the configuration before, if it differs in its servers at most.
+    fn known_group(
         &mut self,
-        config: &Config,
-        id: RouteId,
-        named: &HashMap<&str, usize>,
-        before: &mut GroupReload,
-        spill: &Arc<SpillStore>,
-        files: &ConfigFiles,
-    ) -> io::Result<Option<UpstreamRoute>> {
+        name: &str,
+        proxy: &Arc<ProxyOptions>,
+    ) -> io::Result<Option<Arc<CurrentGroup>>> {
+        let Some(known) = self.joined.and_then(|(_, groups)| groups.named.get(name)) else { return Ok(None) };
+        // Contents of files may have changed.
+        let names_files = proxy.to.iter().any(|server| server.url.is_tls());
+        if Arc::ptr_eq(&known.proxy, proxy) && !names_files {
+            return Ok(Some(known.current.clone()));
+        }
+        let options = group_options(proxy, self.files)?;
+        let before = known.current.get();
+        if *before.options() == options {
+            return Ok(Some(known.current.clone()));
+        }
+        if !before.options().differs_in_servers_alone(&options) {
+            return Ok(None);
+        }
+        let mut all = self.plan.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = all.replace(&before, options).map_err(io::Error::other)?;
+        drop(all);
+        self.plan.replacements.push((known.current.clone(), next));
+        Ok(Some(known.current.clone()))
+    }
+
+    /// Whether a site still names the groups that its upstream routes have.
+    fn has_groups_of(&self, site: &config::Site, known: &SiteUpstreams) -> bool {
+        site.routes.iter().zip(&known.routes).all(|(route, way)| {
+            let Some((proxy, way)) = route.proxy().zip(way.as_ref()) else { return true };
+            let named = proxy.upstream.as_ref().and_then(|name| self.plan.named.get(name));
+            named.is_some_and(|named| Arc::ptr_eq(&named.current, &way.group))
+        })
+    }
+
+    fn add_group(&mut self, name: String, options: GroupOptions) -> io::Result<Arc<CurrentGroup>> {
+        let state = match self.joined {
+            None => self.reload.build(options),
+            Some(_) => self.plan.known.lock().unwrap_or_else(PoisonError::into_inner).build(options),
+        };
+        let state = state.map_err(io::Error::other)?;
+        let known = self.before.remove(&Arc::as_ptr(&state));
+        let group = known.unwrap_or_else(|| Arc::new(CurrentGroup::new(state)));
+        self.add(name, group.clone());
+        Ok(group)
+    }
+
+    fn add(&mut self, name: String, group: Arc<CurrentGroup>) {
+        self.plan.all.push(group);
+        let name = self.plan.unused_name(name);
+        self.plan.names.push(name);
+    }
+
+    fn build_upstream_route(&mut self, config: &Config, id: RouteId) -> io::Result<Option<UpstreamRoute>> {
         let (site, route) = (&config.sites[id.site], config.route(id));
         let Some(proxy) = route.proxy() else { return Ok(None) };
-        let shares = |name: &String| named.get(name.as_str()).copied();
-        let group = match proxy.upstream.as_ref().and_then(shares) {
-            Some(group) => group,
-            None => self.add_group(route_group_name(site, route), group_options(proxy, files)?, before)?,
+        let named = proxy.upstream.as_ref().and_then(|name| self.plan.named.get(name));
+        let group = match named {
+            Some(group) => group.current.clone(),
+            None => self.add_group(route_group_name(site, route), group_options(proxy, self.files)?)?,
         };
-        let spill = SpillQuota::new(spill, proxy.spill_bytes_max);
+        let spill = SpillQuota::new(self.spill, proxy.spill_bytes_max);
         let is_of_cgi = |server: &UpstreamServer| matches!(server.protocol, UpstreamProtocol::Cgi(_));
-        let are_of_cgi = self.shared[group].options().servers.iter().all(is_of_cgi);
+        let are_of_cgi = group.get().options().servers.iter().all(is_of_cgi);
         let mut options = route_options(route, proxy, are_of_cgi);
         options.cgi.keeps_encoded_slashes = config.route_settings(id).encoded_slashes == EncodedSlashes::Keep;
         options.request.routing_fields = site.condition_fields();
         Ok(Some(UpstreamRoute { group, options: options.into(), spill }))
+    }
+}
+
+/// Whether what is assembled of a site is the same as long as the site is, and the groups that it names: it has no counts, caches,
+/// files or applications of its own.
+fn is_shareable(config: &Config, index: usize) -> bool {
+    let site = &config.sites[index];
+    let settings = config.settings(Some(index), None);
+    if settings.maintenance.is_some() || settings.crawlers.is_some() || !site.limit.is_empty() {
+        return false;
+    }
+    (0..site.routes.len()).all(|at| {
+        let route = &site.routes[at];
+        let settings = config.settings(Some(index), Some(at));
+        let has_own_state = settings.cache.is_some()
+            || settings.auth.is_some()
+            || !route.limit.is_empty()
+            || route.queue.is_some()
+            || route.internal
+            || route.otherwise.is_some();
+        let is_plain = match &route.action {
+            Action::Proxy(proxy) => proxy.upstream.is_some() && proxy.cgi.is_none() && !proxy.is_php,
+            Action::NotFound | Action::Redirect(_) | Action::Respond(_) | Action::Split(_) => true,
+            Action::RewriteOnly => true,
+            Action::Files(_) | Action::App(_) => false,
+        };
+        is_plain && !has_own_state
+    })
+}
+
+/// This core's parts of the groups in use.
+#[derive(Default)]
+pub(crate) struct CoreGroups(HashMap<*const CurrentGroup, CoreGroup>);
+
+impl CoreGroups {
+    /// Returns the parts of these groups; those of `self` are taken over.
+    pub(crate) fn next(
+        &self,
+        groups: &[Arc<CurrentGroup>],
+        make: impl Fn(&Arc<CurrentGroup>) -> CoreGroup,
+    ) -> CoreGroups {
+        let part = |group: &Arc<CurrentGroup>| self.of(group).cloned().unwrap_or_else(|| make(group));
+        CoreGroups(groups.iter().map(|group| (Arc::as_ptr(group), part(group))).collect())
+    }
+
+    /// Returns the part of a group.
+    pub(crate) fn of(&self, group: &Arc<CurrentGroup>) -> Option<&CoreGroup> {
+        self.0.get(&Arc::as_ptr(group)).filter(|part| part.follows(group))
+    }
+
+    /// Has all parts take over replacements.
+    pub(crate) fn follow(&self) {
+        self.0.values().for_each(CoreGroup::follow);
     }
 }
 

@@ -126,7 +126,8 @@ pub(crate) fn socket_warnings(config: &Config) -> Vec<String> {
         config::Action::Proxy(proxy) => Some(&**proxy).filter(|proxy| proxy.cgi.is_none()),
         _ => None,
     });
-    let servers = config.upstreams.iter().map(|(_, proxy)| proxy).chain(inline).flat_map(|proxy| &proxy.to);
+    let servers =
+        config.upstreams.iter().map(|(_, proxy)| &**proxy).chain(inline).flat_map(|proxy| &proxy.to);
     let mut said: Vec<String> = servers
         .filter_map(|server| socket_path(&server.url))
         .filter_map(|path| socket_refusal(path, &user))

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cache_handler::urls::listener_key_for;
-use certificates::tls::TlsPlan;
 use clap::Args;
 use config::matcher::{RouteId, RouteRequest, Routes};
 use config::{Action, Config, EncodedSlashes};
@@ -50,7 +49,8 @@ pub(crate) fn run_check(arguments: &CheckArguments) -> Result<(), Failure> {
     // Errors that need the file system, such as missing directories and error pages.
     let plan = crate::assemble::routes::ServerPlan::new(config, None, 1, None)?;
     let config = &plan.config;
-    let of_files = plan.tls.iter().flat_map(TlsPlan::warnings).cloned();
+    let tls = plan.tls();
+    let of_files = tls.iter().flat_map(|tls| tls.warnings()).cloned();
     let of_files = of_files.chain(plan.control_access.warnings().iter().cloned());
     let of_system = start_checks::start_warnings(config);
     for text in
@@ -70,7 +70,7 @@ pub(crate) fn run_check(arguments: &CheckArguments) -> Result<(), Failure> {
         None => {
             let written =
                 |site: &config::Site| site.routes.iter().filter(|route| route.part_of.is_none()).count();
-            let routes: usize = config.sites.iter().map(written).sum();
+            let routes: usize = config.sites.iter().map(|site| written(site)).sum();
             let mut counts = vec![format_count(config.sites.len(), "site"), format_count(routes, "route")];
             if !config.streams.is_empty() {
                 counts.push(format_count(config.streams.len(), "stream"));

@@ -165,6 +165,7 @@ pub(crate) fn serve_targets(run: &RunArguments, inherited_state: InheritedState)
         inherited_sockets: given,
         warning,
         source: None,
+        source_status: None,
     })
 }
 
@@ -224,7 +225,7 @@ fn build_config(run: &RunArguments) -> Result<Config, Failure> {
         listen: run.listen.iter().cloned().map(listener).collect(),
         threads: run.threads,
         user: run.user.clone(),
-        sites: vec![Site { routes: vec![route], tls, ..Site::default() }],
+        sites: vec![Site { routes: vec![route], tls, ..Site::default() }.into()],
         apps,
         ..Config::default()
     };

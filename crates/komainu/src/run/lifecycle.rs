@@ -1,6 +1,7 @@
 //! Lifecycle of a running server, driven by signals, supervisor orders and commands: reload, log rotation,
 //! upgrade, stop.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +13,6 @@ use ::link::LinkRequest;
 use certificates::managed::{AutomaticCertificates, is_system};
 use certificates::tls::TlsPlan;
 use config::Config;
-use config::matcher::Routes;
 use engine::generations::Generations;
 use engine::options;
 use failure::Failure;
@@ -24,12 +24,14 @@ use operator::config_text::{ConfigEdit, ConfigText, EditError};
 use operator::listener::{ControlListener, ListenerChange};
 use operator::pending_command::PendingReply;
 use operator::server_info::{ReloadEffect, ReloadOutcome};
+use process::config_files::MemoryFiles;
 use process::link::{self, SupervisorLink, SupervisorOrder};
 use process::logs::{Logs, OpenedLogs};
 use process::stop_signals::{self, StopSignals};
 use process::systemd::Notifier;
 use process::upgrade::{self, HandedSockets, Successor};
 use proxy::health::UpstreamOrder;
+use proxy::options::ProxyOptions;
 use rustix::process::{Resource, Signal, getrlimit, pidfd_send_signal};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
@@ -101,6 +103,14 @@ impl ActiveConfig {
 /// Receiver of a command's outcome.
 pub(crate) type OutcomeSender = SyncSender<Result<String, Failure>>;
 
+/// A change of a part of the configuration in force, for which no router is built.
+pub(crate) enum PartChange {
+    /// Servers of groups, by the names of these.
+    Servers(Vec<(String, Arc<ProxyOptions>)>),
+    /// Contents of the files in memory that are certificates and keys of sites.
+    Certificates(MemoryFiles),
+}
+
 /// Events of a running server.
 pub(crate) enum ServerEvent {
     /// Description of a received stop signal.
@@ -108,6 +118,8 @@ pub(crate) enum ServerEvent {
     Stop,
     /// Reload the configuration; the result is sent to the client of the control socket, if there is one.
     Reload(Option<PendingReply<ReloadOutcome>>),
+    /// Change a part of the configuration in force.
+    Change(PartChange, PendingReply<ReloadOutcome>),
     /// Change the configuration.
     Edit(ConfigEdit, PendingReply<Result<Value, EditError>>),
     Reopen(Option<Sender<Vec<String>>>),
@@ -133,6 +145,9 @@ pub(crate) struct RunningServer {
     pub(crate) control_listener: ControlListener,
     pub(crate) push: MetricsPush,
     pub(crate) events: Sender<ServerEvent>,
+    /// Warnings of the configuration in force, which are logged already; `None` if configurations are put in force by
+    /// somebody's command alone.
+    pub(crate) logged_warnings: Option<Mutex<BTreeSet<String>>>,
 }
 
 /// Progress of a stop or an upgrade.
@@ -153,6 +168,19 @@ struct UpgradeProgress {
 }
 
 impl RunningServer {
+    /// Logs warnings. Where configurations follow each other by themselves, those that the one before has caused too are not
+    /// repeated.
+    fn log_warnings(&self, warnings: &[String]) {
+        let Some(logged) = &self.logged_warnings else {
+            warnings.iter().for_each(|text| self.logs.notices.warn(text));
+            return;
+        };
+        let now: BTreeSet<String> = warnings.iter().cloned().collect();
+        let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+        now.difference(&logged).for_each(|text| self.logs.notices.warn(text));
+        *logged = now;
+    }
+
     /// Handles signals, orders and commands of the control socket until the server's threads have ended.
     /// Returns whether all requests were completed.
     ///
@@ -196,6 +224,14 @@ impl RunningServer {
             // The client was told that the command has been withdrawn.
             ServerEvent::Reload(Some(asker)) if !asker.try_begin() => {}
             ServerEvent::Edit(_, asker) if !asker.try_begin() => {}
+            ServerEvent::Change(_, asker) if !asker.try_begin() => {}
+            ServerEvent::Change(change, asker) => {
+                let outcome = match progress.is_stopping || progress.upgrade.is_some() {
+                    true => unstarted_reload("the server is stopping, or is being replaced"),
+                    false => self.change_part(change),
+                };
+                asker.send(outcome);
+            }
             ServerEvent::Reload(asker) => {
                 let outcome = match (progress.is_stopping, &progress.upgrade) {
                     (true, _) => unstarted_reload("the server is stopping"),
@@ -402,6 +438,48 @@ impl RunningServer {
         }
     }
 
+    /// Changes a part of the configuration in force. An error leaves it as it was.
+    fn change_part(&self, change: PartChange) -> ReloadOutcome {
+        let changed = match change {
+            PartChange::Servers(groups) => self.change_servers(&groups),
+            PartChange::Certificates(files) => self.change_certificates(files),
+        };
+        match changed {
+            Ok(warnings) => ReloadOutcome {
+                effect: ReloadEffect::Active,
+                message: "the change is in use".to_owned(),
+                warnings,
+            },
+            Err(error) => failed_reload(ReloadEffect::Unchanged, error.to_string()),
+        }
+    }
+
+    fn change_servers(&self, groups: &[(String, Arc<ProxyOptions>)]) -> io::Result<Vec<String>> {
+        let plan = self.current.active_plan();
+        let files = self.current.hosting.files();
+        for (name, proxy) in groups {
+            if !plan.groups.replace_servers(name, proxy, &files)? {
+                return Err(io::Error::other(format!("there is no group {name}")));
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    fn change_certificates(&self, files: MemoryFiles) -> io::Result<Vec<String>> {
+        let (current, plan) = (&self.current, self.current.active_plan());
+        let access = current.hosting.files();
+        access.set_memory(files);
+        let tls = plan.reread_tls(&access)?;
+        let routes = plan.routes.clone();
+        let find = move |name: &str, key| routes.site_of_name(name, key);
+        TlsPlan::activate(tls.as_deref(), find, &current.tls)?;
+        TlsPlan::watch_staples(tls.as_deref(), &current.certificates.staples, &self.logs.notices);
+        let warnings: Vec<String> = tls.iter().flat_map(|tls| tls.warnings()).cloned().collect();
+        self.log_warnings(&warnings);
+        plan.replace_tls(tls);
+        Ok(warnings)
+    }
+
     /// Assembles a configuration without using it, so that missing directories and pages are found first.
     pub(crate) fn prepare_config(&self, read: ReadConfig) -> Result<PreparedConfig, Failure> {
         let (current, before) = (&self.current, self.current.active_plan());
@@ -445,12 +523,12 @@ impl RunningServer {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
-        warnings.extend(plan.tls.iter().flat_map(TlsPlan::warnings).cloned());
+        let tls = plan.tls();
+        warnings.extend(tls.iter().flat_map(|tls| tls.warnings()).cloned());
         warnings.extend(plan.control_access.warnings().iter().cloned());
-        warnings.iter().for_each(|text| notices.warn(text));
-        let routes = Routes::compile(&plan.config);
+        let routes = plan.routes.clone();
         let find = move |name: &str, key| routes.site_of_name(name, key);
-        if let Err(error) = TlsPlan::activate(plan.tls.as_ref(), find, &current.tls) {
+        if let Err(error) = TlsPlan::activate(tls.as_deref(), find, &current.tls) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
@@ -465,23 +543,24 @@ impl RunningServer {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
-        TlsPlan::watch_staples(plan.tls.as_ref(), &current.certificates.staples, notices);
+        TlsPlan::watch_staples(tls.as_deref(), &current.certificates.staples, notices);
+        plan.groups.apply();
         *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
         *current.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
         current.generations.begin();
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);
-        options::http3_warnings(&self.listeners).iter().for_each(|text| notices.warn(text));
+        let mut of_listeners = options::http3_warnings(&self.listeners);
+        of_listeners.extend(warnings.iter().cloned());
+        self.log_warnings(&of_listeners);
         self.set_limits(&current.active_plan().config);
         if let Err(error) = self.push.apply(current.active_plan().push.clone()) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
-        notices.info(if reloads {
-            "the configuration was read again"
-        } else {
-            "the configuration was changed"
-        });
+        let level = if self.logged_warnings.is_some() { Level::Debug } else { Level::Info };
+        let text = if reloads { "the configuration was read again" } else { "the configuration was changed" };
+        notices.log(level, text);
         if failures.is_empty() {
             let message = "the new configuration is in use".to_owned();
             return ReloadOutcome { effect: ReloadEffect::Active, message, warnings };

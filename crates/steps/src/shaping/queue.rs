@@ -314,7 +314,7 @@ impl QueuePlan {
             let queue = kept.keep(place.clone(), || Arc::new(RouteQueue::new(&options, place, counters)));
             Some((options, queue))
         };
-        let of_site = |site: &config::Site| site.routes.iter().map(|route| queue(site, route)).collect();
+        let of_site = |site: &Arc<config::Site>| site.routes.iter().map(|route| queue(site, route)).collect();
         QueuePlan(config.sites.iter().map(of_site).collect())
     }
 
