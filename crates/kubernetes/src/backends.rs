@@ -10,6 +10,7 @@ use crate::grants::{CrossReference, is_reference_allowed};
 use crate::objects::{
     BackendReference, Endpoint, EndpointSlice, GATEWAY_GROUP, ObjectKey, Objects, ServicePort,
 };
+use crate::zones::{ReplicaPlace, nearest};
 
 /// Servers of one group. Further endpoints are left out.
 const SERVERS_MAX: usize = 10_000;
@@ -59,6 +60,8 @@ pub(crate) struct BackendSource<'a> {
     pub(crate) endpoints: &'a EndpointIndex,
     /// Whether endpoints at loopback addresses are used.
     pub(crate) allows_loopback: bool,
+    /// Where this replica runs.
+    pub(crate) place: &'a ReplicaPlace,
 }
 
 impl BackendSource<'_> {
@@ -127,9 +130,12 @@ impl BackendSource<'_> {
     fn group_table(&self, service: &ObjectKey, port: &ServicePort, scheme: &str) -> Option<Value> {
         let slices = self.endpoints.get(service).map(Vec::as_slice).unwrap_or_default();
         let ready = self.addresses(slices, port, |endpoint| endpoint.conditions.ready.unwrap_or(true));
+        let ready = addresses_of(nearest(ready, self.place));
         let servers = if ready.is_empty() {
             // Terminating endpoints still serve, and are better than none.
-            self.addresses(slices, port, |endpoint| endpoint.conditions.serving.unwrap_or(false))
+            addresses_of(
+                self.addresses(slices, port, |endpoint| endpoint.conditions.serving.unwrap_or(false)),
+            )
         } else {
             ready
         };
@@ -141,14 +147,15 @@ impl BackendSource<'_> {
         Some(json!({ "to": urls }))
     }
 
-    fn addresses(
+    /// Returns the endpoints of a port, with their addresses.
+    fn addresses<'e>(
         &self,
-        slices: &[Arc<EndpointSlice>],
+        slices: &'e [Arc<EndpointSlice>],
         port: &ServicePort,
         is_used: impl Fn(&Endpoint) -> bool,
-    ) -> BTreeSet<SocketAddr> {
+    ) -> Vec<(&'e Endpoint, SocketAddr)> {
         let wanted = port.name.as_deref().unwrap_or_default();
-        let mut found = BTreeSet::new();
+        let mut found = Vec::new();
         for slice in slices.iter().filter(|slice| matches!(slice.address_type.as_str(), "IPv4" | "IPv6")) {
             let of_slice = |port: &&crate::objects::EndpointPort| {
                 port.name.as_deref().unwrap_or_default() == wanted && is_tcp(port.protocol.as_deref())
@@ -157,7 +164,7 @@ impl BackendSource<'_> {
             for endpoint in slice.endpoints.iter().filter(|endpoint| is_used(endpoint)) {
                 let addresses = endpoint.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
                 let usable = addresses.filter(|address| number > 0 && self.is_usable(*address));
-                found.extend(usable.map(|address| SocketAddr::new(address, number)));
+                found.extend(usable.map(|address| (endpoint, SocketAddr::new(address, number))));
             }
         }
         found
@@ -176,6 +183,10 @@ impl BackendSource<'_> {
             && !is_local
             && (self.allows_loopback || !address.is_loopback())
     }
+}
+
+fn addresses_of(endpoints: Vec<(&Endpoint, SocketAddr)>) -> BTreeSet<SocketAddr> {
+    endpoints.into_iter().map(|(_, address)| address).collect()
 }
 
 fn is_tcp(protocol: Option<&str>) -> bool {

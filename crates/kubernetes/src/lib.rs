@@ -10,12 +10,16 @@
 //! | `objects` | the fields that are used of each kind, and the store of all objects |
 //! | `escape` | values of objects as values of directives |
 //! | `grants` | which namespaces may name which objects |
+//! | `zones` | endpoints near this replica |
 //! | `options` | settings of the translation, and conditions |
 //! | `listeners` | Gateways: addresses, conflicts, certificates |
 //! | `backends` | Services and their endpoints as groups of upstream servers |
 //! | `http_route` | the rules of HTTPRoutes as routes |
+//! | `config_reader` | the tree of a configuration, of which only what has changed is read |
+//! | `changes` | what a new configuration changes |
 //! | `translate` | a snapshot of objects to a configuration and to statuses, without I/O and clocks |
 //! | `status` | what a status becomes, and whether it has to be written |
+//! | `controller_status` | the state that `komainu status` and metrics show |
 //! | `account` | the address of the API server and the credentials |
 //! | `client` | requests, lists and watches |
 //! | `lease` | which of several replicas writes statuses |
@@ -26,12 +30,16 @@
 pub mod objects;
 mod escape;
 mod grants;
+pub mod zones;
 pub mod options;
 mod listeners;
 mod backends;
 mod http_route;
+pub mod config_reader;
+pub mod changes;
 pub mod translate;
 mod status;
+pub mod controller_status;
 pub mod account;
 mod client;
 mod lease;

@@ -207,7 +207,11 @@ api_structs! {
     /// Endpoints of a Service.
     EndpointSlice { metadata: Metadata, address_type: String, endpoints: Vec<Endpoint>, ports: Vec<EndpointPort> }
     /// One endpoint.
-    Endpoint { addresses: Vec<String>, conditions: EndpointConditions }
+    Endpoint { addresses: Vec<String>, conditions: EndpointConditions, hints: EndpointHints }
+    /// Zones and nodes whose requests an endpoint should get.
+    EndpointHints { for_zones: Vec<EndpointHint>, for_nodes: Vec<EndpointHint> }
+    /// A zone or node.
+    EndpointHint { name: String }
     /// Its state.
     EndpointConditions { ready: Option<bool>, serving: Option<bool>, terminating: Option<bool> }
     /// A port of the endpoints of a slice.
@@ -396,6 +400,13 @@ impl Objects {
             return Ok(self.remove(kind, &key));
         }
         in_table!(self, kind, table => put_in(table, key, object))
+    }
+
+    /// Returns the number of objects.
+    #[must_use]
+    pub fn count(&mut self) -> usize {
+        let count = |kind| in_table!(self, kind, table => table.len());
+        Kind::ALL.into_iter().map(count).sum()
     }
 
     /// Removes an object. Returns whether it was there.

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
+use crate::zones::ReplicaPlace;
+
 /// The controller that GatewayClasses name.
 pub const CONTROLLER_NAME: &str = "komainu.dev/gateway-controller";
 /// Folder of the contents of objects, which are in memory. No such folder exists.
@@ -23,6 +25,8 @@ pub struct TranslateOptions {
     pub unusable: BTreeMap<String, String>,
     /// Whether endpoints at loopback addresses are used.
     pub allows_loopback: bool,
+    /// Where this replica runs.
+    pub place: ReplicaPlace,
     /// Directives of the server itself: the top of a configuration file.
     pub base: Map<String, Value>,
 }

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use config::Config;
 use hyper::Method;
 use logging::notice::ErrorLog;
 use serde_json::{Value, json};
@@ -13,12 +14,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, sleep_until};
 
 use crate::account::ApiAccount;
+use crate::changes::{ClusterChange, MemoryFiles, change};
 use crate::client::{ApiClient, ApiError, WatchEvent};
+use crate::config_reader::ConfigReader;
+use crate::controller_status::{SharedStatus, now_unix_ms};
 use crate::lease::{LeaseHolder, RENEW_INTERVAL, now_text};
 use crate::objects::{Kind, ObjectKey, Objects, object_key};
 use crate::options::TranslateOptions;
 use crate::status::merged_status;
-use crate::translate::{ClusterConfig, DesiredStatus, translate};
+use crate::translate::{ClusterConfig, DesiredStatus, translate_with};
 
 /// Time to wait for further changes before the objects are translated.
 const DEBOUNCE: Duration = Duration::from_millis(5);
@@ -33,8 +37,8 @@ const EVENTS_MAX: usize = 1024;
 /// Statuses that are written at the same time.
 const WRITES_MAX: usize = 8;
 
-/// Puts a configuration in force. The error is a text for the log.
-pub type ApplyConfig = Box<dyn FnMut(ClusterConfig) -> Result<(), String> + Send>;
+/// Puts a change in force. The error is a text for the log.
+pub type ApplyConfig = Box<dyn FnMut(ClusterChange) -> Result<(), String> + Send>;
 
 /// Settings of the controller.
 pub struct ControllerOptions {
@@ -46,6 +50,8 @@ pub struct ControllerOptions {
     pub identity: String,
     /// Settings of the translation.
     pub translate: TranslateOptions,
+    /// Gets the state of the controller.
+    pub status: SharedStatus,
 }
 
 /// Starts the thread.
@@ -97,6 +103,7 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
         seen: BTreeSet::new(),
         failing: BTreeMap::new(),
         options: options.translate,
+        reader: Arc::default(),
         applied: None,
         applied_addresses: BTreeSet::new(),
         apply,
@@ -105,7 +112,9 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
         retry_at: None,
         log,
         logged: BTreeSet::new(),
+        status: options.status,
     };
+    controller.status.change(|status| status.fault = Some("it has not answered yet".to_owned()));
     let mut is_leader = is_leader;
     let mut dirty_at: Option<Instant> = None;
     loop {
@@ -127,6 +136,8 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
                 if changed.is_err() {
                     return;
                 }
+                let leads = *is_leader.borrow();
+                controller.status.change(|status| status.is_leader = leads);
                 controller.offer_statuses();
             }
         }
@@ -308,8 +319,10 @@ struct Controller {
     /// Kinds whose requests fail.
     failing: BTreeMap<Kind, String>,
     options: TranslateOptions,
-    /// Tree and files of the configuration in force.
-    applied: Option<(Value, BTreeMap<std::path::PathBuf, Vec<u8>>)>,
+    /// The parts of configurations that are known.
+    reader: Arc<Mutex<ConfigReader>>,
+    /// The configuration in force, with its files.
+    applied: Option<(Config, MemoryFiles)>,
     applied_addresses: BTreeSet<String>,
     apply: SharedApply,
     wanted: watch::Sender<Arc<Vec<StatusWrite>>>,
@@ -319,6 +332,7 @@ struct Controller {
     log: ErrorLog,
     /// Messages about objects that were logged.
     logged: BTreeSet<String>,
+    status: SharedStatus,
 }
 
 impl Controller {
@@ -357,6 +371,7 @@ impl Controller {
                     self.log
                         .warn(&format!("the API server does not answer, {state}: {}: {error}", kind.name()));
                 }
+                self.status.note_away(&format!("{}: {error}", kind.name()));
                 self.failing.insert(kind, error);
                 false
             }
@@ -370,6 +385,9 @@ impl Controller {
     fn recover(&mut self, kind: Kind) {
         if self.failing.remove(&kind).is_some() && self.failing.is_empty() {
             self.log.info("the API server answers again");
+        }
+        if self.failing.is_empty() {
+            self.status.note_back();
         }
     }
 
@@ -423,22 +441,27 @@ impl Controller {
                 return;
             }
         };
-        let statuses = translation.statuses.clone();
-        let now = (translation.tree.clone(), translation.files.clone());
-        if self.applied.as_ref() != Some(&now) {
-            let addresses = translation.addresses.clone();
+        let ClusterConfig { config, files, statuses, addresses, .. } = translation;
+        let change = match &self.applied {
+            None => Some(ClusterChange::Whole(config.clone(), files.clone())),
+            Some((known, known_files)) => change((known, known_files), (&config, &files)),
+        };
+        if let Some(change) = change {
+            let of_change = AppliedKind::of(&change);
             let apply = self.apply.clone();
             let applied = tokio::task::spawn_blocking(move || {
                 let mut apply = apply.lock().unwrap_or_else(PoisonError::into_inner);
-                apply(translation)
+                apply(change)
             });
             match applied.await {
                 Ok(Ok(())) => {
-                    self.applied = Some(now);
+                    self.note_applied(of_change, &config);
+                    self.applied = Some((config, files));
                     self.applied_addresses = addresses;
                 }
                 Ok(Err(error)) => {
-                    self.log.error(&format!("the configuration cannot be put in force: {error}"));
+                    self.status.change(|status| status.failed_changes += 1);
+                    self.log_once(format!("the configuration cannot be put in force: {error}"));
                     self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
                     return;
                 }
@@ -449,10 +472,31 @@ impl Controller {
         self.offer_statuses();
     }
 
+    fn note_applied(&mut self, kind: AppliedKind, config: &Config) {
+        let counts = self.reader.lock().unwrap_or_else(PoisonError::into_inner).counts();
+        let objects = self.objects.count() as u64;
+        self.status.change(|status| {
+            *match kind {
+                AppliedKind::Whole => &mut status.whole_changes,
+                AppliedKind::Servers => &mut status.server_changes,
+                AppliedKind::Certificates => &mut status.certificate_changes,
+            } += 1;
+            status.applied_unix_ms = Some(now_unix_ms());
+            status.sites_read = counts.sites;
+            status.sites = config.sites.len() as u64;
+            status.objects = objects;
+        });
+    }
+
     async fn translate(&self) -> Result<ClusterConfig, String> {
         let objects = self.objects.clone();
         let options = self.options.clone();
-        let done = tokio::task::spawn_blocking(move || translate(&objects, &options)).await;
+        let reader = self.reader.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+            translate_with(&objects, &options, &mut reader)
+        });
+        let done = done.await;
         done.unwrap_or_else(|_| Err("the translation has failed".to_owned()))
     }
 
@@ -492,6 +536,24 @@ impl Controller {
                 Some((object.metadata.resource_version.clone(), &object.status))
             }
             _ => None,
+        }
+    }
+}
+
+/// The kind of a change that was applied.
+#[derive(Clone, Copy)]
+enum AppliedKind {
+    Whole,
+    Servers,
+    Certificates,
+}
+
+impl AppliedKind {
+    fn of(change: &ClusterChange) -> AppliedKind {
+        match change {
+            ClusterChange::Whole(..) => AppliedKind::Whole,
+            ClusterChange::Servers(_) => AppliedKind::Servers,
+            ClusterChange::Certificates(_) => AppliedKind::Certificates,
         }
     }
 }

@@ -5,15 +5,17 @@
 //! configuration's own checks find concerns the object of that place alone.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use config::{Config, Severity};
+use config::{Config, Finding, Severity};
 use serde_json::{Map, Value, json};
+use settings::document::plain_value;
 use settings::node::Node;
 use shapes::host::HostPattern;
 
 use crate::backends::{BackendGroups, BackendSource, index_endpoints};
+use crate::config_reader::ConfigReader;
 use crate::grants::takes_namespace;
 use crate::http_route::{ListenerPort, RouteEntry, RouteFaults, failing_table, route_entries};
 use crate::listeners::{JudgedGateway, JudgedListener, certificate_paths, judge_gateways};
@@ -35,7 +37,7 @@ pub struct DesiredStatus {
 pub struct ClusterConfig {
     /// The configuration.
     pub config: Config,
-    /// The configuration's directives, for comparison and display.
+    /// The configuration's directives, for tests; null of [`translate_with`].
     pub tree: Value,
     /// Contents of the files below [`crate::options::MEMORY_FOLDER`].
     pub files: BTreeMap<PathBuf, Vec<u8>>,
@@ -60,11 +62,41 @@ struct AttachedRoute {
     rejected: Option<String>,
 }
 
-/// Translates objects.
+/// Translates objects, of which nothing is known.
+///
+/// # Errors
+/// See [`translate_with`].
+pub fn translate(objects: &Objects, options: &TranslateOptions) -> Result<ClusterConfig, String> {
+    let mut tree = Value::Null;
+    let mut reader = ConfigReader::default();
+    let mut read = |node: Node| {
+        tree = plain_value(&node);
+        reader.read(node)
+    };
+    let translated = translate_by(objects, options, &mut read)?;
+    Ok(ClusterConfig { tree, ..translated })
+}
+
+/// Translates objects. `reader` knows what was read last, and reads what has changed.
 ///
 /// # Errors
 /// A fault of the base, or of what all objects share: a text for the log. Faults of objects are in their statuses.
-pub fn translate(objects: &Objects, options: &TranslateOptions) -> Result<ClusterConfig, String> {
+pub fn translate_with(
+    objects: &Objects,
+    options: &TranslateOptions,
+    reader: &mut ConfigReader,
+) -> Result<ClusterConfig, String> {
+    translate_by(objects, options, &mut |node| reader.read(node))
+}
+
+/// Reads a tree: see [`ConfigReader::read`].
+type ReadTree<'r> = &'r mut dyn FnMut(Node) -> Result<Config, Vec<Finding>>;
+
+fn translate_by(
+    objects: &Objects,
+    options: &TranslateOptions,
+    read: ReadTree<'_>,
+) -> Result<ClusterConfig, String> {
     let mut files = BTreeMap::new();
     let is_ours = |name: &str| options.gateway_class.as_deref().is_none_or(|only| only == name);
     let classes: BTreeSet<&str> = objects
@@ -75,7 +107,12 @@ pub fn translate(objects: &Objects, options: &TranslateOptions) -> Result<Cluste
         .collect();
     let mut gateways = judge_gateways(objects, &classes, options, &mut files);
     let endpoints = index_endpoints(objects);
-    let source = BackendSource { objects, endpoints: &endpoints, allows_loopback: options.allows_loopback };
+    let source = BackendSource {
+        objects,
+        endpoints: &endpoints,
+        allows_loopback: options.allows_loopback,
+        place: &options.place,
+    };
     let mut groups = BackendGroups::default();
     let mut routes = Vec::new();
     for (key, route) in &objects.http_routes {
@@ -83,7 +120,7 @@ pub fn translate(objects: &Objects, options: &TranslateOptions) -> Result<Cluste
             routes.push(attached);
         }
     }
-    let read = read_config(&mut gateways, &mut routes, &groups, options)?;
+    let config = read_config(&mut gateways, &mut routes, &groups, options, read)?;
     let mut statuses: Vec<DesiredStatus> = Vec::new();
     for name in classes {
         let class = &objects.gateway_classes[&ObjectKey::new("", name)];
@@ -109,9 +146,8 @@ pub fn translate(objects: &Objects, options: &TranslateOptions) -> Result<Cluste
     let served =
         gateways.iter().flat_map(|gateway| &gateway.listeners).filter(|listener| listener.is_served());
     let addresses = served.map(|listener| listener.address.clone()).collect();
-    let (config, tree) = read;
     let files = files.into_iter().map(|(path, content)| (PathBuf::from(path), content)).collect();
-    Ok(ClusterConfig { config, tree, files, statuses, addresses })
+    Ok(ClusterConfig { config, tree: Value::Null, files, statuses, addresses })
 }
 
 /// Finds the listeners of a route, and translates it for them. `None` if it has no parent of this controller.
@@ -330,7 +366,8 @@ fn read_config(
     routes: &mut [AttachedRoute],
     groups: &BackendGroups,
     options: &TranslateOptions,
-) -> Result<(Config, Value), String> {
+    read: ReadTree<'_>,
+) -> Result<Config, String> {
     // Places: 0 is the base; then the listeners; then the routes.
     let listeners: Vec<(usize, usize)> = (0..gateways.len())
         .flat_map(|gateway| (0..gateways[gateway].listeners.len()).map(move |listener| (gateway, listener)))
@@ -338,14 +375,13 @@ fn read_config(
     let first_route = 1 + listeners.len();
     let mut states = vec![PieceState::Whole; first_route + routes.len()];
     loop {
-        let (node, tree) = build_tree(gateways, routes, groups, options, &states, &listeners);
-        let report = match Config::from_node(node, states.len(), "kubernetes", Path::new("/")) {
-            Ok((config, _)) => return Ok((config, tree)),
-            Err(report) => report,
+        let findings = match read(build_tree(gateways, routes, groups, options, &states, &listeners)) {
+            Ok(config) => return Ok(config),
+            Err(findings) => findings,
         };
         let mut is_changed = false;
         let before = states.clone();
-        for finding in report.findings().iter().filter(|finding| finding.severity == Severity::Error) {
+        for finding in findings.iter().filter(|finding| finding.severity == Severity::Error) {
             let place = finding.span.start;
             if place == 0 || place >= states.len() || before[place] == PieceState::Absent {
                 continue;
@@ -370,7 +406,7 @@ fn read_config(
             }
         }
         if !is_changed {
-            let faults: Vec<String> = report.findings().iter().map(describe).collect();
+            let faults: Vec<String> = findings.iter().map(describe).collect();
             return Err(faults.join("; "));
         }
     }
@@ -401,7 +437,7 @@ fn build_tree(
     options: &TranslateOptions,
     states: &[PieceState],
     listeners: &[(usize, usize)],
-) -> (Node, Value) {
+) -> Node {
     let first_route = 1 + listeners.len();
     // Routes by listener and host.
     let mut hosted: BTreeMap<(usize, usize), RoutesByHost<'_>> = BTreeMap::new();
@@ -463,16 +499,14 @@ fn build_tree(
         top.insert("upstreams".to_owned(), Value::Object(tables));
     }
     let base_sites = top.remove("site");
-    let mut tree = Value::Object(top.clone());
     let mut node = Node::from(Value::Object(top));
     let mut all: Vec<Node> = Vec::new();
     if let Some(Value::Array(own)) = base_sites {
         all.extend(own.into_iter().map(Node::from));
     }
     all.extend(sites);
-    tree["site"] = all.iter().map(settings::document::plain_value).collect();
     node.set_entry("site", Node::list(all));
-    (node, tree)
+    node
 }
 
 fn site_node(

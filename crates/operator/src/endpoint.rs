@@ -509,6 +509,7 @@ impl ControlSources {
             exits: info.hosting.exits(),
             upstreams: (info.upstreams)(),
             cluster: (info.cluster_status)(),
+            kubernetes: (info.kubernetes_status)(),
             certificates: certificates.iter().filter_map(expiry).collect(),
         }
     }

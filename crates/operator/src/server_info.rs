@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+use telemetry::gauges::KubernetesStatus;
 
 use certificates::managed::RunningCertificates;
 use certificates::tls::FileCertificate;
@@ -87,6 +88,8 @@ pub struct ServerInfo {
     pub run_cache_command: Box<dyn Fn(&str) -> Value + Send + Sync>,
     /// Returns the state of the store of the set of servers, if there is one.
     pub cluster_status: Box<dyn Fn() -> Option<StoreStatus> + Send + Sync>,
+    /// Returns the state of `komainu kubernetes`, if this is it.
+    pub kubernetes_status: Box<dyn Fn() -> Option<KubernetesStatus> + Send + Sync>,
     /// Returns the metrics of rate limits.
     pub limit_metrics: Box<dyn Fn() -> Vec<LimitMetrics> + Send + Sync>,
     /// Returns the metrics of the routes' queues.

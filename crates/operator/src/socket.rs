@@ -21,6 +21,7 @@ use certificates::managed::RunningCertificates;
 use certificates::tls::FileCertificate;
 use cluster::StoreStatus;
 use hosting::workers::AppLoading;
+use logging::access::rfc3339;
 use logging::events::LogEvent;
 use logging::notice::ErrorLog;
 use process::link::SupervisorLink;
@@ -29,6 +30,7 @@ use rustix::fs::Mode;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::getuid;
 use serde_json::{Value, json};
+use telemetry::gauges::KubernetesStatus;
 use times::Millis;
 
 use crate::overview;
@@ -449,6 +451,7 @@ pub(crate) fn status_document(info: &ServerInfo) -> Value {
         "routes": overview::routes(&info.counters.metrics),
         "upstreams": overview::upstreams(&(info.groups)()),
         "cluster": (info.cluster_status)().map(cluster_document),
+        "kubernetes": (info.kubernetes_status)().map(kubernetes_document),
         "cache": Some((info.run_cache_command)("stats")).filter(|stats| stats["error"].is_null()),
         "events": info.counters.events.after(0, EVENTS_SHOWN_MAX).iter().map(LogEvent::json).collect::<Vec<_>>(),
     })
@@ -467,6 +470,27 @@ fn cluster_document(status: StoreStatus) -> Value {
         "refused": status.refused,
         "purges_applied": status.purges_applied,
         "purges_unsent": status.purges_unsent,
+    })
+}
+
+/// Formats the state of `komainu kubernetes`.
+fn kubernetes_document(status: KubernetesStatus) -> Value {
+    json!({
+        "up": status.fault.is_none(),
+        "fault": status.fault,
+        "away_since": status.away_since_unix_s.map(rfc3339),
+        "failures": status.failures,
+        "applied": status.applied_unix_ms.map(|ms| rfc3339(ms / 1_000)),
+        "changes": {
+            "routes": status.whole_changes,
+            "servers": status.server_changes,
+            "certificates": status.certificate_changes,
+            "failed": status.failed_changes,
+        },
+        "sites": status.sites,
+        "sites_read": status.sites_read,
+        "objects": status.objects,
+        "leader": status.is_leader,
     })
 }
 

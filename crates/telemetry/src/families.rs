@@ -71,6 +71,7 @@ pub fn collect_families(metrics: &Metrics, gauges: &Gauges) -> Vec<Family> {
         .chain(rules(gauges))
         .chain(certificates(gauges))
         .chain(cluster(gauges))
+        .chain(kubernetes(gauges))
         .collect()
 }
 
@@ -488,6 +489,63 @@ fn certificates(gauges: &Gauges) -> Vec<Family> {
         "komainu_certificate_expiry_timestamp_seconds",
         "When a certificate expires, in seconds since 1970.",
     )]
+}
+
+/// State of `komainu kubernetes`.
+fn kubernetes(gauges: &Gauges) -> Vec<Family> {
+    let Some(status) = &gauges.kubernetes else { return Vec::new() };
+    let gauge = |value: f64, name, help| {
+        let mut rows = Rows::default();
+        rows.gauge(Vec::new(), value);
+        rows.gauges(name, help)
+    };
+    let counter = |value: u64, name, help| {
+        let mut rows = Rows::default();
+        rows.count(Vec::new(), value);
+        rows.counters(name, help)
+    };
+    let mut changes = Rows::default();
+    for (kind, count) in [
+        ("routes", status.whole_changes),
+        ("servers", status.server_changes),
+        ("certificates", status.certificate_changes),
+        ("failed", status.failed_changes),
+    ] {
+        changes.count(vec![("kind", kind.to_owned())], count);
+    }
+    vec![
+        gauge(
+            f64::from(u8::from(status.fault.is_none())),
+            "komainu_kubernetes_api_up",
+            "Whether the API server answers.",
+        ),
+        gauge(
+            status.away_since_unix_s.map_or(0.0, |at| at as f64),
+            "komainu_kubernetes_api_away_since_seconds",
+            "Time since which the API server does not answer, in seconds since 1970; 0 if it does.",
+        ),
+        counter(status.failures, "komainu_kubernetes_api_failures", "Times that the API server went away."),
+        gauge(
+            status.applied_unix_ms.map_or(0.0, |at| at as f64 / 1e3),
+            "komainu_kubernetes_applied_seconds",
+            "Time of the last change that was put in force, in seconds since 1970; 0 before the first.",
+        ),
+        changes.counters(
+            "komainu_kubernetes_changes",
+            "Changes that were put in force: with a new router, of servers alone, of certificates alone; and failed ones.",
+        ),
+        counter(
+            status.sites_read,
+            "komainu_kubernetes_sites_read",
+            "Sites that were read because they had changed.",
+        ),
+        gauge(status.objects as f64, "komainu_kubernetes_objects", "Objects of the API server that are known."),
+        gauge(
+            f64::from(u8::from(status.is_leader)),
+            "komainu_kubernetes_leader",
+            "Whether this replica writes the statuses of objects.",
+        ),
+    ]
 }
 
 /// Metrics of the set of servers; none without one.

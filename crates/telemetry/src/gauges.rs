@@ -70,6 +70,35 @@ pub struct QueueMetrics {
     pub waiting: u64,
 }
 
+/// State of `komainu kubernetes`: the API server, and what was applied of its objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KubernetesStatus {
+    /// Why the API server cannot be asked; `None` if it answers.
+    pub fault: Option<String>,
+    /// Time since which it does not answer, in seconds since 1970.
+    pub away_since_unix_s: Option<u64>,
+    /// Times that it went away.
+    pub failures: u64,
+    /// Time of the last change that was put in force, in milliseconds since 1970; `None` before the first.
+    pub applied_unix_ms: Option<u64>,
+    /// Configurations that were put in force: with a new router.
+    pub whole_changes: u64,
+    /// Changes of servers of groups alone, without one.
+    pub server_changes: u64,
+    /// Changes of certificates alone, without one.
+    pub certificate_changes: u64,
+    /// Changes that could not be put in force.
+    pub failed_changes: u64,
+    /// Sites that were read because they had changed.
+    pub sites_read: u64,
+    /// Sites in force.
+    pub sites: u64,
+    /// Objects that are known.
+    pub objects: u64,
+    /// Whether this replica writes statuses.
+    pub is_leader: bool,
+}
+
 /// Values read from other components at the time of a scrape.
 #[derive(Debug)]
 pub struct Gauges {
@@ -103,6 +132,8 @@ pub struct Gauges {
     pub rules: Vec<RuleCount>,
     /// State of the store of the set of servers, if there is one.
     pub cluster: Option<cluster::StoreStatus>,
+    /// State of `komainu kubernetes`, if this is it.
+    pub kubernetes: Option<KubernetesStatus>,
     /// Name and expiry of certificates, in seconds since 1970.
     pub certificates: Vec<(String, i64)>,
 }

@@ -8,17 +8,21 @@ use clap::Args;
 use config::Config;
 use failure::Failure;
 use kubernetes::account::ApiAccount;
+use kubernetes::changes::ClusterChange;
+use kubernetes::controller_status::SharedStatus;
 use kubernetes::options::TranslateOptions;
 use kubernetes::run::{self, ControllerOptions};
-use kubernetes::translate::ClusterConfig;
+use kubernetes::zones::ReplicaPlace;
 use net::Listen;
 use operator::server_info::ReloadEffect;
+use process::config_files::MemoryFiles;
 use serde_json::{Map, Value, json};
 use settings::node::Node;
 
 use crate::check::reading::{ReadConfig, RereadConfig};
 use crate::cli::serve::{InheritedState, run_server};
 use crate::cli::values::{LogLevel, count_parser, parse_listen};
+use crate::run::lifecycle::PartChange;
 use crate::run::start::{ConfigSource, ServerStart};
 
 /// Addresses of `--addresses`.
@@ -44,6 +48,12 @@ pub(crate) struct KubernetesArguments {
     /// Address of /live and /ready
     #[arg(long, value_name = "ADDR", default_value = ":8081", value_parser = parse_listen)]
     pub(crate) ready: Listen,
+    /// Zone of this replica, for endpoints with hints [default: $ZONE]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) zone: Option<String>,
+    /// Node of this replica, for endpoints with hints [default: $NODE_NAME]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
     /// Use endpoints at loopback addresses: for tests
     #[arg(long, hide = true)]
     pub(crate) loopback_endpoints: bool,
@@ -94,8 +104,8 @@ impl AddressRange {
     }
 }
 
-/// The newest configuration that was made of the cluster's objects.
-type NewestConfig = Arc<Mutex<Option<ClusterConfig>>>;
+/// The newest configuration that was made of the cluster's objects, and the contents of its files.
+type NewestConfig = Arc<Mutex<Option<(Config, MemoryFiles)>>>;
 
 /// Runs `komainu kubernetes`.
 pub(crate) fn serve_cluster(
@@ -108,13 +118,15 @@ pub(crate) fn serve_cluster(
     let newest = NewestConfig::default();
     let taken = newest.clone();
     let reread: RereadConfig = Box::new(move || {
-        let translation = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let ClusterConfig { config, files, .. } =
-            translation.ok_or("the cluster's objects have not changed")?;
+        let newest = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (config, files) = newest.ok_or("the cluster's objects have not changed")?;
         Ok(ReadConfig { config, warnings: Vec::new(), text: None, files: Some(files) })
     });
+    let status = SharedStatus::default();
+    let shown = status.clone();
     let options = ControllerOptions {
         account,
+        status,
         namespace: given.namespace.clone(),
         identity: identity(),
         translate: TranslateOptions {
@@ -122,14 +134,21 @@ pub(crate) fn serve_cluster(
             pool: given.addresses.iter().filter_map(|range| range.addresses()).flatten().collect(),
             status_addresses: status_addresses(given),
             allows_loopback: given.loopback_endpoints,
+            place: place(given),
             base: base(given, true),
             ..TranslateOptions::default()
         },
     };
-    let source: ConfigSource = Box::new(move |reload, log| {
-        let apply = Box::new(move |translation| {
-            *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some(translation);
-            let outcome = reload();
+    let source: ConfigSource = Box::new(move |server, log| {
+        let apply = Box::new(move |change| {
+            let outcome = match change {
+                ClusterChange::Whole(config, files) => {
+                    *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((config, files));
+                    (server.reload)()
+                }
+                ClusterChange::Servers(groups) => (server.change_part)(PartChange::Servers(groups)),
+                ClusterChange::Certificates(files) => (server.change_part)(PartChange::Certificates(files)),
+            };
             match outcome.effect {
                 ReloadEffect::Active | ReloadEffect::PartlyActive => Ok(()),
                 ReloadEffect::Unchanged | ReloadEffect::NotBegun => Err(outcome.message),
@@ -147,6 +166,7 @@ pub(crate) fn serve_cluster(
         inherited_sockets,
         warning: None,
         source: Some(source),
+        source_status: Some(Box::new(move || shown.get())),
     })
 }
 
@@ -154,6 +174,14 @@ pub(crate) fn serve_cluster(
 fn identity() -> String {
     let name = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_default();
     format!("{name}_{}", std::process::id())
+}
+
+/// Returns where this replica runs.
+fn place(given: &KubernetesArguments) -> ReplicaPlace {
+    let named = |flag: &Option<String>, variable: &str| {
+        flag.clone().or_else(|| std::env::var(variable).ok()).unwrap_or_default()
+    };
+    ReplicaPlace { zone: named(&given.zone, "ZONE"), node: named(&given.node, "NODE_NAME") }
 }
 
 fn status_addresses(given: &KubernetesArguments) -> Vec<String> {

@@ -45,6 +45,7 @@ pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Resu
             inherited_sockets: given,
             warning: None,
             source: None,
+            source_status: None,
         };
         return run_server(start);
     }
@@ -70,6 +71,7 @@ pub(crate) fn serve_file(path: PathBuf, inherited_state: InheritedState) -> Resu
                 inherited_sockets: given,
                 warning,
                 source: None,
+                source_status: None,
             })
         }
     }

@@ -236,7 +236,39 @@ pub(crate) fn format_server(server: &Value) -> String {
         [] => "without addresses".to_owned(),
         addresses => format!("on {}", addresses.join(", ")),
     };
-    format!("komainu {version} {place}\n{table}{memory}{sandbox}")
+    let kubernetes = format_kubernetes(&server["kubernetes"]).unwrap_or_default();
+    format!("komainu {version} {place}\n{table}{memory}{kubernetes}{sandbox}")
+}
+
+/// Formats the lines about the API server of Kubernetes.
+fn format_kubernetes(kubernetes: &Value) -> Option<String> {
+    let text = |key: &str| kubernetes[key].as_str();
+    let count = |value: &Value| format_thousands(value.as_u64().unwrap_or_default() as f64);
+    let api = match (kubernetes["up"].as_bool()?, text("away_since")) {
+        (true, _) => "answers".to_owned(),
+        (false, since) => format!(
+            "away since {}: {}",
+            since.unwrap_or("the start"),
+            text("fault").unwrap_or("it does not answer")
+        ),
+    };
+    let changes = &kubernetes["changes"];
+    let applied = text("applied").map_or("nothing is applied yet".to_owned(), |at| {
+        format!(
+            "last change applied {at} ({} of routes, {} of servers alone, {} of certificates alone, {} failed)",
+            count(&changes["routes"]),
+            count(&changes["servers"]),
+            count(&changes["certificates"]),
+            count(&changes["failed"])
+        )
+    });
+    let leader =
+        if kubernetes["leader"] == true { "writes statuses" } else { "another replica writes statuses" };
+    Some(format!(
+        "  API server: {api}\n  {applied}\n  {} objects, {} sites; {leader}\n",
+        count(&kubernetes["objects"]),
+        count(&kubernetes["sites"])
+    ))
 }
 
 /// Formats the line about memory held for clients and upstream servers.
@@ -316,6 +348,28 @@ mod tests {
         assert_eq!(lines[4][..3], ["9", "ready", "2"]);
         assert_eq!(lines[5][..3], ["10", "busy", "2"]);
         assert_eq!(lines[6], ["4", "processes", "6.00", "s", "8.00", "MiB", "4.00", "MiB"]);
+    }
+
+    #[test]
+    fn state_of_the_api_server_is_shown() {
+        let changes = json!({ "routes": 3, "servers": 1200, "certificates": 1, "failed": 0 });
+        let mut kubernetes = json!({ "up": true, "applied": "2026-11-30T10:00:00Z", "changes": changes, "sites": 5, "objects": 40, "leader": true });
+        let shown = |kubernetes: &Value| {
+            format_server(
+                &json!({ "pid": 7, "version": "1", "listen": [], "apps": [], "kubernetes": kubernetes }),
+            )
+        };
+        let text = shown(&kubernetes);
+        assert!(text.contains("  API server: answers\n  last change applied 2026-11-30T10:00:00Z (3 of routes, 1,200 of servers alone"), "{text}");
+        kubernetes["up"] = json!(false);
+        kubernetes["away_since"] = json!("2026-11-30T10:01:00Z");
+        kubernetes["fault"] = json!("Secret: cannot connect");
+        let text = shown(&kubernetes);
+        assert!(
+            text.contains("  API server: away since 2026-11-30T10:01:00Z: Secret: cannot connect\n"),
+            "{text}"
+        );
+        assert!(!shown(&Value::Null).contains("API server"));
     }
 
     #[test]

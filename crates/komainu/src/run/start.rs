@@ -15,7 +15,6 @@ use certificates::managed::{AutomaticCertificates, is_system};
 use certificates::tls::TlsPlan;
 use cluster::ClusterStore;
 use config::Config;
-use config::matcher::Routes;
 use engine::generations::Generations;
 use engine::options::{self, Descriptors};
 use hosting::watch;
@@ -37,22 +36,23 @@ use process::sandbox::Sandbox;
 use process::sockets::InheritedSockets;
 use process::systemd::{self, Notifier};
 use process::upgrade::Predecessor;
-use proxy::Group;
 use rights::privilege;
-use routing::router::{GenerationTable, Router, SharedRouter};
+use routing::router::{GenerationTable, RouteTable, Router, SharedRouter};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use steps::shaping::connections::ClientConnections;
+use telemetry::gauges::KubernetesStatus;
 use telemetry::metrics::{CoreMetrics, Metrics};
 use times::Millis;
 
 use crate::assemble::routes::{self, CoreContext, ServerPlan};
+use crate::assemble::upstreams::CoreGroups;
 use crate::check::reading::RereadConfig;
 use crate::run::lifecycle::{
-    ActiveConfig, RunningServer, ServerEvent, forward_signals, handle_second_stop, order_to_event,
-    unstarted_reload,
+    ActiveConfig, PartChange, RunningServer, ServerEvent, forward_signals, handle_second_stop,
+    order_to_event, unstarted_reload,
 };
 use crate::run::metrics_push::MetricsPush;
 
@@ -75,14 +75,24 @@ pub(crate) struct ServerStart {
     pub(crate) warning: Option<String>,
     /// Whatever else makes configurations, if there is such.
     pub(crate) source: Option<ConfigSource>,
+    /// Returns the state of that.
+    pub(crate) source_status: Option<SourceStatus>,
 }
 
 /// Starts what makes configurations while the server runs. It gets a function that has the server read its configuration
-/// again ([`ServerStart::reread`]) and returns the outcome, and the log.
-pub(crate) type ConfigSource = Box<dyn FnOnce(ReloadServer, ErrorLog) -> io::Result<()>>;
+/// again ([`ServerStart::reread`]) or change a part of it, and the log.
+pub(crate) type ConfigSource = Box<dyn FnOnce(ServerChanges, ErrorLog) -> io::Result<()>>;
 
-/// Has the server read its configuration again.
-pub(crate) type ReloadServer = Box<dyn Fn() -> ReloadOutcome + Send>;
+/// Returns the state of what makes configurations.
+pub(crate) type SourceStatus = Box<dyn Fn() -> KubernetesStatus + Send + Sync>;
+
+/// Changes of the configuration of a running server. Each returns when its outcome is known.
+pub(crate) struct ServerChanges {
+    /// Has the server read its configuration again.
+    pub(crate) reload: Box<dyn Fn() -> ReloadOutcome + Send>,
+    /// Changes a part of the configuration in force.
+    pub(crate) change_part: Box<dyn Fn(PartChange) -> ReloadOutcome + Send>,
+}
 
 /// Serves until a stop is requested. `ready` is called with the addresses once connections are accepted.
 ///
@@ -102,6 +112,7 @@ pub(crate) fn run_server(
         inherited_sockets: mut given,
         warning,
         source,
+        source_status,
     } = start;
     let (events, happened) = channel();
     // Registered before anything is started, so that no signal is missed.
@@ -111,9 +122,9 @@ pub(crate) fn run_server(
     let mut options = options::engine_options(&config, &descriptors);
     let listeners = bind_listeners(&config, inherited.as_mut(), &mut given, options.threads)?;
     let control = open_control_socket(inherited.as_mut());
-    // Listeners of later configurations need it.
-    let binds_later = source.is_some();
-    if inherited.is_none() && !binds_later && !rustix::process::geteuid().is_root() {
+    let is_fed = source.is_some();
+    // Listeners of later configurations need the capability.
+    if inherited.is_none() && !is_fed && !rustix::process::geteuid().is_root() {
         // The capability was needed for binding only and must not be inherited by workers.
         privilege::drop_capabilities()?;
     }
@@ -146,7 +157,8 @@ pub(crate) fn run_server(
     load_stored_certificates(&current, is_system(link.as_ref()), &logs.notices)?;
     let server = start_threads(&options, listeners, sandbox, &current, &logs)?;
     let memory = options.memory.clone();
-    let info = build_server_info(&current, &server, inherited.as_ref(), memory, sandboxed, &events);
+    let info =
+        build_server_info(&current, &server, inherited.as_ref(), memory, sandboxed, &events, source_status);
     let api = Arc::new(control_api(info, &current, &logs));
     let control = serve_control_socket(control, &api, inherited.as_ref(), &logs.notices);
     let (control_listener, push) =
@@ -156,7 +168,11 @@ pub(crate) fn run_server(
     }
     ready(&server.listeners().urls(), &control_listener.urls());
     if let Some(source) = source {
-        source(Box::new(reload_command(&events)), logs.notices.clone())?;
+        let changes = ServerChanges {
+            reload: Box::new(reload_command(&events)),
+            change_part: Box::new(change_command(&events)),
+        };
+        source(changes, logs.notices.clone())?;
     }
     let listeners = server.listeners();
     let notifier = report_start(&listeners, predecessor, inherited.as_ref(), &logs.notices);
@@ -180,6 +196,7 @@ pub(crate) fn run_server(
         control_listener,
         push,
         events,
+        logged_warnings: is_fed.then(Mutex::default),
     };
     let drained = running.run_event_loop(&happened)?;
     running.push.finish();
@@ -194,7 +211,8 @@ fn load_stored_certificates(
     notices: &ErrorLog,
 ) -> io::Result<()> {
     let plan = active_config.active_plan();
-    plan.tls.iter().flat_map(TlsPlan::warnings).for_each(|text| notices.warn(text));
+    let tls = plan.tls();
+    tls.iter().flat_map(|tls| tls.warnings()).for_each(|text| notices.warn(text));
     plan.control_access.warnings().iter().for_each(|text| notices.warn(text));
     active_config.certificates.apply(
         &plan.config.certificate_settings(),
@@ -203,7 +221,7 @@ fn load_stored_certificates(
         plan.cluster.as_ref(),
         notices,
     )?;
-    TlsPlan::watch_staples(plan.tls.as_ref(), &active_config.certificates.staples, notices);
+    TlsPlan::watch_staples(tls.as_deref(), &active_config.certificates.staples, notices);
     Ok(())
 }
 
@@ -301,8 +319,8 @@ fn build_first_plan(
     plan.sinks = logs.access();
     let certificates = AutomaticCertificates::default();
     let tls = net::TlsAcceptor::new(certificates.store.clone());
-    let routes = Routes::compile(&plan.config);
-    TlsPlan::activate(plan.tls.as_ref(), move |name, key| routes.site_of_name(name, key), &tls)?;
+    let routes = plan.routes.clone();
+    TlsPlan::activate(plan.tls().as_deref(), move |name, key| routes.site_of_name(name, key), &tls)?;
     hosting.apply(&plan.config.apps, true)?;
     if replaces {
         hosting.wait_until_loaded()?;
@@ -398,6 +416,16 @@ fn reload_command(events: &Sender<ServerEvent>) -> impl Fn() -> ReloadOutcome + 
     }
 }
 
+/// Returns a function that has the server change a part of its configuration, and waits for the outcome.
+fn change_command(events: &Sender<ServerEvent>) -> impl Fn(PartChange) -> ReloadOutcome + Send + use<> {
+    let events = events.clone();
+    move |change| {
+        let (asker, outcome) = pending_command();
+        let sent = events.send(ServerEvent::Change(change, asker)).map_err(|_| OutcomeError::ThreadEnded);
+        sent.and_then(|()| outcome.wait(BEGIN_TIMEOUT)).unwrap_or_else(|why| unstarted_reload(&why.text()))
+    }
+}
+
 /// Creates the interface of the control socket and API to the server.
 fn build_server_info(
     active_config: &Arc<ActiveConfig>,
@@ -406,6 +434,7 @@ fn build_server_info(
     memory: net::MemoryBudget,
     sandbox: String,
     events: &Sender<ServerEvent>,
+    source_status: Option<SourceStatus>,
 ) -> Arc<ServerInfo> {
     let upgrades = events.clone();
     let reopens = events.clone();
@@ -427,7 +456,7 @@ fn build_server_info(
     let texts = active_config.clone();
     let of_restarts = active_config.clone();
     let file_certificates =
-        move || theirs.active_plan().tls.as_ref().map(|tls| tls.files().to_vec()).unwrap_or_default();
+        move || theirs.active_plan().tls().map(|tls| tls.files().to_vec()).unwrap_or_default();
     let theirs = active_config.clone();
     let groups = active_config.clone();
     let named = active_config.clone();
@@ -436,7 +465,7 @@ fn build_server_info(
     let of_queues = active_config.clone();
     let of_cluster = active_config.clone();
     Arc::new(ServerInfo {
-        upstreams: Box::new(move || groups.active_plan().upstreams().to_vec()),
+        upstreams: Box::new(move || groups.active_plan().groups.states()),
         groups: Box::new(move || named.active_plan().groups.named_groups()),
         reopen_logs: Box::new(move || {
             let (asker, outcome) = channel();
@@ -455,6 +484,7 @@ fn build_server_info(
             limits.chain(of_limits.gate.metrics()).collect()
         }),
         cluster_status: Box::new(move || of_cluster.active_plan().cluster.as_ref().map(ClusterStore::status)),
+        kubernetes_status: Box::new(move || source_status.as_ref().map(|status| status())),
         queue_metrics: Box::new(move || of_queues.active_plan().queues.metrics()),
         rule_counts: Box::new(move || of_rules.active_plan().releases.counters.counts()),
         hosting: active_config.hosting.clone(),
@@ -526,11 +556,13 @@ fn build_router(
 ) -> io::Result<SharedRouter> {
     let plan = active_config.active_plan();
     let handles = AppHandles::new(core, index, &active_config.hosting);
-    let groups = RefCell::default();
+    let groups = Rc::new(RefCell::default());
     let metrics = Rc::new(active_config.metrics.core());
     let core_context =
         CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
-    let table = Rc::new(routes::build_route_table(&plan, Some(core_context), active_config.cores)?);
+    let followed: Rc<RefCell<Rc<CoreGroups>>> = groups.clone();
+    let table = Rc::new(routes::build_route_table(&plan, Some(core_context), active_config.cores, None)?);
+    let known = RefCell::new((plan, table.clone()));
     let router = Rc::new(Router::new(
         (table, active_config.generations.current(index)),
         table_renewer(
@@ -541,6 +573,7 @@ fn build_router(
             active_config.clone(),
             logs.notices.clone(),
             metrics.clone(),
+            known,
         ),
         logs.notices.clone(),
         active_config.certificates.challenges.clone(),
@@ -562,6 +595,8 @@ fn build_router(
             // An idle core must switch to a new configuration too: removed applications and upstream servers
             // end only when no core holds them.
             flushed.renew();
+            let groups = followed.borrow().clone();
+            groups.follow();
             // Sessions of streams over UDP follow the configuration.
             let has_sessions = flushed.take_datagrams_changed();
             if std::mem::replace(&mut closes, generations.closed_count()) != closes || has_sessions {
@@ -605,10 +640,11 @@ fn table_renewer(
     core: net::Core,
     index: usize,
     handles: AppHandles,
-    groups: RefCell<Vec<Group>>,
+    groups: Rc<RefCell<Rc<CoreGroups>>>,
     active_config: Arc<ActiveConfig>,
     notices: ErrorLog,
     metrics: Rc<CoreMetrics>,
+    known: RefCell<(Arc<ServerPlan>, Rc<RouteTable>)>,
 ) -> Box<dyn Fn() -> Option<GenerationTable>> {
     let seen = Cell::new(active_config.generation.load(Ordering::Acquire));
     Box::new(move || {
@@ -623,9 +659,17 @@ fn table_renewer(
             groups: &groups,
             metrics: &metrics,
         };
-        match routes::build_route_table(&active_config.active_plan(), Some(core_context), active_config.cores)
-        {
-            Ok(table) => Some((Rc::new(table), active_config.generations.current(index))),
+        let plan = active_config.active_plan();
+        let before = known.borrow();
+        let before_table = Some((&*before.0, Some(&*before.1)));
+        let built = routes::build_route_table(&plan, Some(core_context), active_config.cores, before_table);
+        drop(before);
+        match built {
+            Ok(table) => {
+                let table = Rc::new(table);
+                known.replace((plan, table.clone()));
+                Some((table, active_config.generations.current(index)))
+            }
             Err(error) => {
                 notices.error(&format!("the new configuration is not used on this core: {error}"));
                 None

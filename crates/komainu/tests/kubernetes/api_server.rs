@@ -278,13 +278,15 @@ impl ApiServer {
             if state.watch_epoch != epoch {
                 return None;
             }
-            let new: Vec<(u64, Value)> = state
-                .events
+            // Versions ascend.
+            let first = state.events.partition_point(|(version, ..)| *version <= since);
+            let new: Vec<(u64, Value)> = state.events[first..]
                 .iter()
-                .filter(|(version, kind, ..)| *version > since && kind == plural)
+                .filter(|(_, kind, ..)| kind == plural)
                 .map(|(version, _, kind, object)| (*version, json!({ "type": kind, "object": object })))
                 .collect();
             if new.is_empty() {
+                since = since.max(state.version);
                 state = self.state.1.wait(state).unwrap();
                 continue;
             }

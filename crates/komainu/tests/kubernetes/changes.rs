@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::cluster::{Cluster, named, route, service, try_get};
-use crate::rig::eventually;
+use crate::api_server::ApiServer;
+use crate::cluster::{Cluster, controller, gateway, metric, named, route, service, try_get};
+use crate::rig::{eventually, nobody};
 
 #[test]
 fn routes_and_endpoints_change_and_disappear() {
@@ -95,4 +96,121 @@ fn no_request_fails_while_routes_change() {
     is_over.store(true, Ordering::Relaxed);
     clients.into_iter().for_each(|client| client.join().unwrap());
     assert!(count.load(Ordering::Relaxed) > 0);
+}
+
+const CHANGES: &str = "komainu_kubernetes_changes_total";
+
+#[test]
+fn endpoints_change_without_a_router() {
+    let (one, two) = (named("one"), named("two"));
+    let cluster = Cluster::start();
+    cluster.api.apply_yaml(&service("app", &[&one]));
+    cluster.api.apply_yaml(&route("app", "/", "app"));
+    cluster.expect_body("/", "one GET");
+    let routers = || cluster.metric(CHANGES, "kind=\"routes\"");
+    let before = routers();
+    for _ in 0..3 {
+        cluster.api.apply_yaml(&service("app", &[&one, &two]));
+        cluster.expect_body("/", "two GET");
+        cluster.expect_body("/", "one GET");
+        cluster.api.delete("endpointslices", "shop", "app-0");
+        eventually("the endpoint that is gone gets no request", || {
+            (0..4).all(|_| try_get(cluster.web, "a.test", "/").unwrap().contains("two GET"))
+        });
+    }
+    assert_eq!(routers(), before);
+    assert_eq!(cluster.metric(CHANGES, "kind=\"servers\""), 6.0);
+    assert_eq!(cluster.metric(CHANGES, "kind=\"failed\""), 0.0);
+    // A later change of routes has the servers of then.
+    cluster.api.apply_yaml(&route("other", "/other", "app"));
+    cluster.expect_body("/other", "two GET");
+    assert!((0..4).all(|_| try_get(cluster.web, "a.test", "/").unwrap().contains("two GET")));
+    assert_eq!(routers(), before + 1.0);
+}
+
+#[test]
+fn change_of_one_route_reads_one_site() {
+    let one = named("one");
+    let cluster = Cluster::start();
+    cluster.api.apply_yaml(&service("app", &[&one]));
+    let host = |at: usize, prefix: &str| {
+        let text = route(&format!("r{at}"), prefix, "app");
+        text.replace("  rules:", &format!("  hostnames: [h{at}.test]\n  rules:"))
+    };
+    for at in 0..30 {
+        cluster.api.apply_yaml(&host(at, "/"));
+    }
+    let is_answered = |host: &str, path: &str, status: &str| {
+        try_get(cluster.web, host, path).is_some_and(|text| text.starts_with(&format!("HTTP/1.1 {status} ")))
+    };
+    eventually("all are served", || (0..30).all(|at| is_answered(&format!("h{at}.test"), "/", "200")));
+    let before = cluster.metric("komainu_kubernetes_sites_read_total", "");
+    cluster.api.apply_yaml(&host(7, "/seven"));
+    eventually("the change is served", || is_answered("h7.test", "/", "404"));
+    assert!(is_answered("h7.test", "/seven", "200"));
+    assert_eq!(cluster.metric("komainu_kubernetes_sites_read_total", ""), before + 1.0);
+    assert!((0..30).filter(|at| *at != 7).all(|at| is_answered(&format!("h{at}.test"), "/", "200")));
+}
+
+#[test]
+fn state_of_the_api_server_is_shown_while_everything_goes_on() {
+    let (one, two) = (named("one"), named("two"));
+    let cluster = Cluster::start();
+    cluster.api.apply_yaml(&service("one", &[&one]));
+    cluster.api.apply_yaml(&service("two", &[&two]));
+    cluster.api.apply_yaml(&route("one", "/", "one"));
+    cluster.expect_body("/", "one GET");
+    let is_up = || cluster.metric("komainu_kubernetes_api_up", "");
+    assert_eq!(is_up(), 1.0);
+    assert!(cluster.metric("komainu_kubernetes_applied_seconds", "") > 1.7e9);
+    cluster.api.set_away(true);
+    eventually("it is away", || is_up() == 0.0);
+    assert!(cluster.metric("komainu_kubernetes_api_away_since_seconds", "") > 1.7e9);
+    assert!(cluster.rig.get("/ready").head.starts_with("HTTP/1.1 200 "));
+    cluster.api.apply_yaml(&route("two", "/two", "two"));
+    for _ in 0..20 {
+        assert!(try_get(cluster.web, "a.test", "/two").unwrap().contains("one GET"));
+    }
+    cluster.api.set_away(false);
+    cluster.expect_body("/two", "two GET");
+    eventually("it is back", || is_up() == 1.0);
+    assert_eq!(cluster.metric("komainu_kubernetes_api_away_since_seconds", ""), 0.0);
+    assert!(cluster.metric("komainu_kubernetes_api_failures_total", "") >= 1.0);
+}
+
+#[test]
+fn warning_of_a_certificate_is_logged_once() {
+    let one = named("one");
+    let (api, web) = (ApiServer::start(), nobody());
+    let http = gateway(web);
+    api.apply_yaml(
+        &http.replace("protocol: HTTP,", "protocol: HTTPS, tls: {certificateRefs: [{name: cert}]},"),
+    );
+    let secret = || {
+        let made = rcgen::generate_simple_self_signed(vec!["other.example.com".to_owned()]).unwrap();
+        let encode = |text: String| data_encoding::BASE64.encode(text.as_bytes());
+        let data = serde_json::json!({ "tls.crt": encode(made.cert.pem()), "tls.key": encode(made.signing_key.serialize_pem()) });
+        api.apply(serde_json::json!({
+            "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": "cert", "namespace": "infra" }, "data": data,
+        }));
+    };
+    secret();
+    api.apply_yaml(&service("one", &[&one]));
+    let named_host = |name: &str| {
+        route(name, "/", "one").replace("  rules:", &format!("  hostnames: [{name}.example.com]\n  rules:"))
+    };
+    api.apply_yaml(&named_host("shop"));
+    let rig = controller(&api);
+    rig.expect_report("no certificate is for shop.example.com");
+    for round in 0..5 {
+        let before = metric(&rig, CHANGES, "kind=\"routes\"");
+        api.apply_yaml(&route(&format!("r{round}"), &format!("/{round}"), "one"));
+        eventually("the change is applied", || metric(&rig, CHANGES, "kind=\"routes\"") > before);
+    }
+    let before = metric(&rig, CHANGES, "kind=\"routes\"");
+    secret();
+    eventually("the certificate is applied", || metric(&rig, CHANGES, "kind=\"certificates\"") > 0.0);
+    assert_eq!(metric(&rig, CHANGES, "kind=\"routes\""), before);
+    let count = rig.reported().matches("no certificate is for shop.example.com").count();
+    assert_eq!(count, 1, "{}", rig.reported());
 }

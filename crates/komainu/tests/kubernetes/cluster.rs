@@ -104,11 +104,24 @@ impl Cluster {
         });
     }
 
+    /// The value of a metric of the controller; `label` is `name="value"`, or empty.
+    pub fn metric(&self, name: &str, label: &str) -> f64 {
+        metric(&self.rig, name, label)
+    }
+
     /// The condition of a route's first parent.
     pub fn route_condition(&self, name: &str, kind: &str) -> Option<String> {
         let status = self.api.status("httproutes", "shop", name);
         condition(&status["parents"][0], kind)
     }
+}
+
+/// The value of a metric of a controller; `label` is `name="value"`, or empty.
+pub fn metric(rig: &Rig, name: &str, label: &str) -> f64 {
+    let text = rig.metrics();
+    let line = text.lines().find(|line| line.starts_with(name) && line.contains(label));
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("no metric {name} {label}: {text}"))
 }
 
 /// Status and reason of a condition.
@@ -141,6 +154,7 @@ users: [{{name: test, user: {{token: secret}}}}]
         "--loopback-endpoints",
     ]);
     command.args(["--threads", "2", "--kubeconfig"]).arg(folder.at("config"));
+    command.arg("--control").arg(format!("unix:{}", folder.at("control.sock").display()));
     command.env("RUNTIME_DIRECTORY", folder.at("run"));
     Rig::start(command, folder)
 }

@@ -11,5 +11,6 @@ mod cluster;
 
 mod changes;
 mod gateways;
+mod figures;
 mod hostile_api;
 mod statuses;

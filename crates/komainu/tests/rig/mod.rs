@@ -166,10 +166,11 @@ pub fn listener() -> TcpListener {
     listener
 }
 
-/// Command for the binary. Its allocator uses no huge pages: in tests that measure memory, one more page
-/// would be 2 MiB.
+/// Command for the binary, or for that of `KOMAINU_TEST_BINARY`. Its allocator uses no huge pages: in tests that measure
+/// memory, one more page would be 2 MiB.
 pub fn komainu() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_komainu"));
+    let other = std::env::var_os("KOMAINU_TEST_BINARY");
+    let mut command = Command::new(other.unwrap_or_else(|| env!("CARGO_BIN_EXE_komainu").into()));
     command.env("MIMALLOC_ALLOW_THP", "0").envs(server_environment());
     command
 }

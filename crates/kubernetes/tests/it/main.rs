@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // test helpers are test code too
 
 mod cases;
+mod endpoints;
 mod hostile;
 
 use std::fmt::Write as _;
