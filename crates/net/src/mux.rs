@@ -6,6 +6,7 @@
 
 pub(crate) mod protocol;
 pub(crate) mod client_protocol;
+pub(crate) mod stream_map;
 pub(crate) mod shared;
 pub(crate) mod send_queue;
 pub(crate) mod conn;
@@ -19,3 +20,4 @@ pub(crate) use protocol::{
     StreamRequest, convert_extended_connect,
 };
 pub(crate) use stream::StreamLane;
+pub(crate) use stream_map::StreamMap;

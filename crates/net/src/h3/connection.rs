@@ -9,7 +9,7 @@ use http::Fields;
 use http3::{Connection as Http3, Http3Code, MessageStream, OwnStream, UnidirectionalStream};
 use quinn_proto::{Connection, Dir, Side, StreamId, VarInt, WriteError};
 
-use crate::mux::ContentFrames;
+use crate::mux::{ContentFrames, StreamMap};
 
 use super::acknowledgements::Acknowledgements;
 use super::event::Received;
@@ -146,7 +146,7 @@ pub(crate) struct H3Connection {
     /// In an allocation of its own: it is large, and moves.
     pub(crate) quic: Box<Connection>,
     pub(crate) http: Http3,
-    pub(crate) requests: HashMap<u32, RequestStream>,
+    pub(crate) requests: StreamMap<RequestStream>,
     pub(crate) unidirectional: HashMap<StreamId, UnidirectionalStream>,
     /// Request streams that have room again, and were not used since.
     pub(super) writable: Vec<u32>,
@@ -206,7 +206,7 @@ impl H3Connection {
         H3Connection {
             quic,
             http,
-            requests: HashMap::new(),
+            requests: StreamMap::default(),
             unidirectional: HashMap::new(),
             writable: Vec::new(),
             readable: VecDeque::new(),

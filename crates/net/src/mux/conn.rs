@@ -1,7 +1,6 @@
 //! State of a multiplexed connection, shared by its task and the tasks of its streams.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -11,6 +10,7 @@ use times::Millis;
 use super::protocol::{AbortReason, MuxProtocol, ResetReason, StreamPriority};
 use super::send_queue::SendQueue;
 use super::shared::StreamShared;
+use super::stream_map::StreamMap;
 use crate::address::{Client, Peer};
 use crate::conn::OUT_BYTES_MAX;
 use crate::core::Core;
@@ -46,7 +46,7 @@ pub(crate) struct MuxConn {
     pub(crate) permit: ConnectionPermit,
     pub(crate) endpoints: MuxEndpoints,
     pub(crate) machine: Rc<RefCell<dyn MuxProtocol>>,
-    streams: RefCell<HashMap<u32, Rc<StreamShared>>>,
+    streams: RefCell<StreamMap<Rc<StreamShared>>>,
     send_queue: RefCell<SendQueue>,
     /// Streams with output that wait for their bandwidth limit.
     paused: RefCell<Vec<Rc<StreamShared>>>,
