@@ -30,8 +30,7 @@ pub(crate) const PORT_ATTEMPTS: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct DatagramSocket {
     socket: OwnedFd,
-    state: UdpSocketState,
-    sender: UdpSender,
+    features: UdpFeatures,
     address: SocketAddr,
     /// Size of the receive buffer that the kernel has granted, in bytes.
     receive_buffer_bytes: usize,
@@ -44,13 +43,13 @@ impl DatagramSocket {
     /// System errors.
     pub(crate) fn new(socket: OwnedFd) -> io::Result<DatagramSocket> {
         let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
-        let state = udp_state(&socket)?;
+        let features = UdpFeatures::enable(&socket)?;
+        let state = &features.state;
         // Larger buffers need a system setting; see `DatagramSocket::has_small_buffers`.
         let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER_BYTES);
         let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER_BYTES);
         let receive_buffer_bytes = state.recv_buffer_size(UdpSockRef::from(&socket))?;
-        let sender = UdpSender::new(state.max_gso_segments());
-        Ok(DatagramSocket { socket, state, sender, address, receive_buffer_bytes })
+        Ok(DatagramSocket { socket, features, address, receive_buffer_bytes })
     }
 
     /// Like [`DatagramSocket::new`], for datagrams that may be larger than a packet.
@@ -79,12 +78,12 @@ impl DatagramSocket {
 
     /// Whether the kernel may fragment packets, so that the size of packets must not grow.
     pub(crate) fn may_fragment(&self) -> bool {
-        self.state.may_fragment()
+        self.features.may_fragment()
     }
 
     /// Maximum number of packets in one call of [`DatagramSocket::send`].
     pub(crate) fn segments_max(&self) -> usize {
-        self.sender.segments_max()
+        self.features.segments_max()
     }
 
     /// Receives packets into the buffers; the kernel may join several packets of one sender in a buffer.
@@ -93,13 +92,13 @@ impl DatagramSocket {
         buffers: &mut ReceiveBuffers<BUFFERS>,
         metas: &mut [RecvMeta; BUFFERS],
     ) -> io::Result<usize> {
-        buffers.receive(&self.socket, &self.state, metas)
+        buffers.receive(&self.socket, &self.features, metas)
     }
 
     /// Sends packets of one connection. Returns false if the socket has no room. Other errors are those of
     /// one destination, whose packets count as lost.
     pub(crate) fn send(&self, transmit: &quinn_proto::Transmit, bytes: &[u8]) -> bool {
-        let sent = self.try_send(&udp_transmit(transmit, bytes));
+        let sent = self.features.send_packets(&self.socket, transmit, bytes);
         !matches!(sent, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
@@ -108,30 +107,72 @@ impl DatagramSocket {
     pub(crate) fn send_many(&self, packets: &[(quinn_proto::Transmit, Vec<u8>)]) -> usize {
         let Some((first, bytes)) = packets.first() else { return 0 };
         let mut many = packets.iter().map(|(transmit, bytes)| udp_transmit(transmit, bytes));
-        if let Some(sent) = self.sender.send_many(&self.socket, &mut many) {
+        if let Some(sent) = self.features.sender.send_many(&self.socket, &mut many) {
             return sent;
         }
         usize::from(self.send(first, bytes))
     }
 
-    /// Sends packets to one destination.
+    /// Sends datagrams to one destination. See [`UdpFeatures::send`].
     ///
     /// # Errors
     /// System errors: those of an earlier packet too.
-    pub(crate) fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.sender.send(&self.socket, transmit)
+    pub(crate) fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<usize> {
+        self.features.send(&self.socket, transmit)
     }
 }
 
-/// Returns what the kernel can do for a socket, and switches it on.
-///
-/// # Errors
-/// System errors.
-pub(crate) fn udp_state(socket: &OwnedFd) -> io::Result<UdpSocketState> {
-    let state = UdpSocketState::new(UdpSockRef::from(socket))?;
-    // Nobody reads the time of arrival, and it leaves no room for the congestion marks of packets that are joined.
-    let _ = setsockopt(socket, ReceiveTimestampns, &false);
-    Ok(state)
+/// What the kernel can do for a UDP socket. quinn-udp finds it out and receives; it sends nothing.
+#[derive(Debug)]
+pub(crate) struct UdpFeatures {
+    state: UdpSocketState,
+    sender: UdpSender,
+}
+
+impl UdpFeatures {
+    /// Returns what the kernel can do for a socket, and switches it on.
+    ///
+    /// # Errors
+    /// System errors.
+    pub(crate) fn enable(socket: &OwnedFd) -> io::Result<UdpFeatures> {
+        let state = UdpSocketState::new(UdpSockRef::from(socket))?;
+        // Nobody reads the time of arrival, and it leaves no room for the congestion marks of packets that are joined.
+        let _ = setsockopt(socket, ReceiveTimestampns, &false);
+        let sender = UdpSender::new(state.max_gso_segments());
+        Ok(UdpFeatures { state, sender })
+    }
+
+    /// Whether the kernel may fragment packets, so that the size of packets must not grow.
+    pub(crate) fn may_fragment(&self) -> bool {
+        self.state.may_fragment()
+    }
+
+    /// Maximum number of packets in one call of [`UdpFeatures::send`]: 1 if the kernel does not segment.
+    pub(crate) fn segments_max(&self) -> usize {
+        self.sender.segments_max()
+    }
+
+    /// Sends datagrams to one destination. Returns the number of bytes sent: fewer than all if a later datagram has
+    /// failed, whose error is that of another attempt.
+    ///
+    /// # Errors
+    /// System errors: those of an earlier datagram too.
+    pub(crate) fn send(&self, socket: &OwnedFd, transmit: &Transmit<'_>) -> io::Result<usize> {
+        self.sender.send(socket, transmit)
+    }
+
+    /// Sends packets of one connection. Those of which only the first have left count as lost.
+    ///
+    /// # Errors
+    /// The socket has no room, or the network has reported an error of earlier packets.
+    pub(crate) fn send_packets(
+        &self,
+        socket: &OwnedFd,
+        transmit: &quinn_proto::Transmit,
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        self.send(socket, &udp_transmit(transmit, bytes)).map(|_| ())
+    }
 }
 
 /// Buffers for the packets of one system call. Their memory is used only as far as packets fill it.
@@ -147,13 +188,13 @@ impl<const BUFFERS: usize> ReceiveBuffers<BUFFERS> {
     pub(crate) fn receive(
         &mut self,
         socket: &OwnedFd,
-        state: &UdpSocketState,
+        features: &UdpFeatures,
         metas: &mut [RecvMeta; BUFFERS],
     ) -> io::Result<usize> {
         let mut chunks = self.0.chunks_mut(RECEIVE_BUFFER_BYTES);
         let mut slices: [IoSliceMut<'_>; BUFFERS] =
             std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
-        state.recv(UdpSockRef::from(socket), &mut slices, metas)
+        features.state.recv(UdpSockRef::from(socket), &mut slices, metas)
     }
 
     /// Returns the first `len` bytes of a buffer.
@@ -263,19 +304,6 @@ fn bind_once(address: SocketAddr, options: BindOptions) -> io::Result<Vec<OwnedF
     Ok(sockets)
 }
 
-/// Sends packets of one connection.
-///
-/// # Errors
-/// The socket has no room, or the network has reported an error of earlier packets.
-pub(crate) fn send_packets(
-    state: &UdpSocketState,
-    socket: &OwnedFd,
-    transmit: &quinn_proto::Transmit,
-    bytes: &[u8],
-) -> io::Result<()> {
-    state.try_send(UdpSockRef::from(socket), &udp_transmit(transmit, bytes))
-}
-
 fn udp_transmit<'a>(transmit: &quinn_proto::Transmit, bytes: &'a [u8]) -> Transmit<'a> {
     Transmit {
         destination: transmit.destination,
@@ -319,6 +347,8 @@ impl AsFd for DatagramSocket {
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
+
+    use nix::libc;
 
     use super::*;
 
@@ -445,5 +475,29 @@ mod tests {
             assert!(socket.send(&transmit(receiver.address(), None), b"one.two."));
             assert_eq!(received(&receiver), (own.parse().unwrap(), Some(2), b"one.two.".to_vec()));
         }
+    }
+
+    #[test]
+    fn datagrams_that_the_kernel_does_not_segment_leave_alone() {
+        let own: SocketAddr = "[::1]:0".parse().unwrap();
+        let bound = bind_socket(own, true, PortUse::Exclusive).unwrap();
+        let socket = DatagramSocket::with_fragments(bound).unwrap();
+        let receiver = self::bound("[::1]:0");
+        let before = socket.segments_max();
+        // As on a route whose packets are smaller: segments must fit into them, datagrams may be fragmented.
+        sys::set_option(socket.fd(), libc::IPPROTO_IPV6, libc::IPV6_MTU, 1280).unwrap();
+        let contents: Vec<u8> = (0..3_000u16).map(|at| (at / 1_400) as u8).collect();
+        let transmit = Transmit {
+            destination: receiver.address(),
+            ecn: Some(quinn_udp::EcnCodepoint::Ect0),
+            contents: &contents,
+            segment_size: Some(1_400),
+            src_ip: None,
+        };
+        assert_eq!(socket.try_send(&transmit).unwrap(), contents.len());
+        for datagram in contents.chunks(1_400) {
+            assert_eq!(received(&receiver), (own.ip(), Some(2), datagram.to_vec()));
+        }
+        assert_eq!(socket.segments_max(), before);
     }
 }

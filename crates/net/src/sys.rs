@@ -67,7 +67,7 @@ pub(crate) fn allow_fragments(socket: &impl AsFd, is_ipv6: bool) -> io::Result<(
 
 /// Sets an option of a socket that is an integer.
 #[allow(unsafe_code)]
-fn set_option(socket: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+pub(crate) fn set_option(socket: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let socket = socket.as_fd().as_raw_fd();
     let value = std::ptr::from_ref(&value).cast();
     // SAFETY: the descriptor is borrowed for the call, which reads an integer of this length and keeps nothing.

@@ -1,8 +1,8 @@
-//! Sending of datagrams from one socket to many destinations.
+//! Sending of datagrams: of servers from one socket to many destinations, and of clients from one socket to one.
 //!
-//! An error of one destination concerns that one alone: a client chooses the address that is answered, and a local
-//! address may disappear. quinn-udp takes such an error for one of the socket, and sends without segmentation and marks
-//! from then on.
+//! An error of one destination concerns that one alone: a client chooses the address that is answered, a local address
+//! may disappear, and a route may have smaller packets than before. quinn-udp takes such an error for one of the socket,
+//! and sends without segmentation and marks from then on.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -35,32 +35,30 @@ impl UdpSender {
         self.segments_max.load(Ordering::Relaxed)
     }
 
-    /// Sends packets to one destination.
+    /// Sends packets to one destination. Returns the number of bytes sent: fewer than all if a later packet has failed,
+    /// whose error is that of another attempt.
     ///
     /// # Errors
     /// System errors: those of an earlier packet too.
-    pub(crate) fn send(&self, socket: &OwnedFd, transmit: &Transmit<'_>) -> io::Result<()> {
-        let address = SockaddrStorage::from(transmit.destination);
-        let segment_size =
-            transmit.segment_size.filter(|&size| size < transmit.contents.len()).map(|size| size as u16);
-        let control = Control::new(ControlKind::of(transmit));
-        let mut messages = control.messages();
-        messages.extend(segment_size.as_ref().map(ControlMessage::UdpGsoSegments));
-        let contents = [IoSlice::new(transmit.contents)];
-        loop {
-            let flags = MsgFlags::empty();
-            match sendmsg(socket.as_raw_fd(), &contents, &messages, flags, Some(&address)) {
-                Ok(_) => return Ok(()),
-                Err(Errno::EINTR) => {}
-                Err(error) => {
-                    // The device has no checksums for segments: a property of the machine, unlike other errors.
-                    if error == Errno::EIO && segment_size.is_some() {
-                        self.segments_max.store(1, Ordering::Relaxed);
-                    }
-                    return Err(error.into());
-                }
+    pub(crate) fn send(&self, socket: &OwnedFd, transmit: &Transmit<'_>) -> io::Result<usize> {
+        let contents = transmit.contents;
+        let segment_size = transmit.segment_size.filter(|&size| size > 0 && size < contents.len());
+        match send_message(socket, transmit, contents, segment_size) {
+            // The device of this route has no checksums for segments. Others that the machine has mostly have none either.
+            Err(Errno::EIO) if segment_size.is_some() => self.segments_max.store(1, Ordering::Relaxed),
+            // The segments do not fit into the packets of this route (EINVAL of older kernels). Alone, they may be fragmented.
+            Err(Errno::EMSGSIZE | Errno::EINVAL) if segment_size.is_some() => {}
+            sent => return Ok(sent.map(|()| contents.len())?),
+        }
+        let mut sent = 0;
+        for packet in contents.chunks(segment_size.unwrap_or(contents.len())) {
+            match send_message(socket, transmit, packet, None) {
+                Ok(()) => sent += packet.len(),
+                Err(error) if sent == 0 => return Err(error.into()),
+                Err(_) => break,
             }
         }
+        Ok(sent)
     }
 
     /// Sends as many of the first packets as can leave in one system call. Returns their number; `None` if the first one
@@ -93,6 +91,27 @@ impl UdpSender {
         sendmmsg(socket.as_raw_fd(), &mut headers, &slices, addresses, messages, flags)
             .ok()
             .map(Iterator::count)
+    }
+}
+
+/// Sends `contents` to the destination of `transmit`, in packets of `segment_size` that the kernel makes.
+fn send_message(
+    socket: &OwnedFd,
+    transmit: &Transmit<'_>,
+    contents: &[u8],
+    segment_size: Option<usize>,
+) -> nix::Result<()> {
+    let address = SockaddrStorage::from(transmit.destination);
+    let segment_size = segment_size.map(|size| size as u16);
+    let control = Control::new(ControlKind::of(transmit));
+    let mut messages = control.messages();
+    messages.extend(segment_size.as_ref().map(ControlMessage::UdpGsoSegments));
+    let contents = [IoSlice::new(contents)];
+    loop {
+        match sendmsg(socket.as_raw_fd(), &contents, &messages, MsgFlags::empty(), Some(&address)) {
+            Err(Errno::EINTR) => {}
+            sent => return sent.map(|_| ()),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reasons for which datagrams are dropped.
 
+use std::io;
+
 use rustix::io::Errno;
 
 /// Reason for which datagrams are dropped.
@@ -49,6 +51,10 @@ impl DropReason {
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
+    }
+
+    pub(super) fn of_error(error: &io::Error) -> DropReason {
+        DropReason::of(Errno::from_io_error(error).unwrap_or(Errno::IO))
     }
 
     pub(super) fn of(errno: Errno) -> DropReason {

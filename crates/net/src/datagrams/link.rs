@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use quinn_udp::{RecvMeta, Transmit};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::drops::DropReason;
 use crate::core::Core;
-use crate::datagram_socket::{ReceiveBuffers, udp_state};
+use crate::datagram_socket::{ReceiveBuffers, UdpFeatures};
 use crate::source::Source;
 use crate::sys;
 
@@ -29,7 +29,7 @@ pub struct DatagramLink {
     server: SocketAddr,
     /// Receives and sends several datagrams in one call. Preparing it takes ten system calls, more than most
     /// sessions make.
-    batches: OnceCell<Option<UdpSocketState>>,
+    batches: OnceCell<Option<UdpFeatures>>,
 }
 
 impl DatagramLink {
@@ -51,11 +51,11 @@ impl DatagramLink {
     }
 
     /// Prepares the socket for many datagrams.
-    pub(super) fn expect_many(&self) -> Option<&UdpSocketState> {
+    pub(super) fn expect_many(&self) -> Option<&UdpFeatures> {
         let prepare = || {
-            let state = udp_state(&self.socket).ok()?;
+            let features = UdpFeatures::enable(&self.socket).ok()?;
             sys::allow_fragments(&self.socket, self.server.is_ipv6()).ok()?;
-            Some(state)
+            Some(features)
         };
         self.batches.get_or_init(prepare).as_ref()
     }
@@ -73,29 +73,30 @@ impl DatagramLink {
         let stride = stride.max(1);
         let mut rest = bytes;
         if bytes.len() > stride
-            && let Some(state) = self.expect_many()
+            && let Some(features) = self.expect_many()
         {
-            while rest.len() > stride && state.max_gso_segments() > 1 {
-                let count = state.max_gso_segments().min(DATAGRAM_BYTES_MAX / stride);
-                let (run, after) = rest.split_at((count * stride).min(rest.len()));
+            while rest.len() > stride && features.segments_max() > 1 {
+                let count = features.segments_max().min(DATAGRAM_BYTES_MAX / stride).max(1);
+                let run = &rest[..(count * stride).min(rest.len())];
                 let transmit = Transmit {
                     destination: self.server,
                     ecn: None,
                     contents: run,
-                    segment_size: Some(stride),
+                    segment_size: (run.len() > stride).then_some(stride),
                     src_ip: None,
                 };
-                match state.try_send(UdpSockRef::from(&self.socket), &transmit) {
-                    Ok(()) => sent(run.len().div_ceil(stride) as u64, run.len()),
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return false,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        dropped(DropReason::NoRoom, rest.len().div_ceil(stride) as u64);
-                        return true;
+                let done = match features.send(&self.socket, &transmit) {
+                    Ok(len) => {
+                        sent(len.div_ceil(stride) as u64, len);
+                        len
                     }
-                    // One by one instead: the network card may not segment.
-                    Err(_) => break,
-                }
-                rest = after;
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return false,
+                    Err(error) => {
+                        dropped(DropReason::of_error(&error), run.len().div_ceil(stride) as u64);
+                        run.len()
+                    }
+                };
+                rest = &rest[done..];
             }
         }
         let mut one = |datagram: &[u8]| match rustix::net::send(&self.socket, datagram, SendFlags::NOSIGNAL) {
@@ -110,7 +111,7 @@ impl DatagramLink {
             }
         };
         // An empty datagram is one too.
-        if rest.is_empty() && bytes.is_empty() { one(rest) } else { rest.chunks(stride).all(one) }
+        if bytes.is_empty() { one(rest) } else { rest.chunks(stride).all(one) }
     }
 
     /// Receives datagrams; `each` is called with joined datagrams of a size, of which the last may be shorter.
@@ -124,7 +125,7 @@ impl DatagramLink {
         joined: &mut Vec<u8>,
         mut each: impl FnMut(&[u8], usize),
     ) -> io::Result<(bool, usize)> {
-        let Some(state) = self.batches.get().and_then(Option::as_ref) else {
+        let Some(features) = self.batches.get().and_then(Option::as_ref) else {
             return match rustix::net::recv(&self.socket, buffers.first_mut(), RecvFlags::empty()) {
                 Ok((len, _)) => {
                     each(buffers.bytes(0, len), len);
@@ -135,7 +136,7 @@ impl DatagramLink {
             };
         };
         let mut metas = [RecvMeta::default(); RECEIVE_BUFFERS];
-        match buffers.receive(&self.socket, state, &mut metas) {
+        match buffers.receive(&self.socket, features, &mut metas) {
             Ok(count) => {
                 let mut received = 0;
                 buffers.for_each_run(&metas[..count], joined, |_, bytes, stride| {
@@ -153,5 +154,35 @@ impl DatagramLink {
 impl Drop for DatagramLink {
     fn drop(&mut self) {
         self.core.deregister(&self.source);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use nix::libc;
+
+    use super::*;
+
+    #[test]
+    fn datagrams_larger_than_the_packets_of_a_route_leave_segmentation_to_others() {
+        let core = Core::for_client(1).unwrap();
+        let server = UdpSocket::bind("[::1]:0").unwrap();
+        let link = DatagramLink::connect(&core, server.local_addr().unwrap()).unwrap();
+        let before = link.expect_many().unwrap().segments_max();
+        sys::set_option(&link.socket, libc::IPPROTO_IPV6, libc::IPV6_MTU, 1280).unwrap();
+        let mut counts = Vec::new();
+        for size in [1_400, 100] {
+            let bytes = vec![7; 3 * size];
+            let sent = |count, len| counts.push((count, len));
+            assert!(link.send(&bytes, size, sent, |reason, _| panic!("{reason:?}")));
+            for _ in 0..3 {
+                let mut buffer = [0; 2_000];
+                assert_eq!(server.recv(&mut buffer).unwrap(), size);
+            }
+        }
+        assert_eq!(counts, [(3, 4_200), (3, 300)]);
+        assert_eq!(link.expect_many().unwrap().segments_max(), before);
     }
 }

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::Context;
 
 use quinn_udp::Transmit;
-use rustix::io::Errno;
 use times::{Millis, Moment};
 
 use super::drops::DropReason;
@@ -178,23 +177,21 @@ impl DatagramEndpoint {
         let segments = self.socket.segments_max().min(DATAGRAM_BYTES_MAX / stride).max(1);
         let mut rest = bytes;
         loop {
-            let (run, after) = rest.split_at((segments * stride).min(rest.len()));
-            let count = (run.len().div_ceil(stride) as u64).max(1);
+            let run = &rest[..(segments * stride).min(rest.len())];
             let segment_size = (run.len() > stride).then_some(stride);
             let transmit =
                 Transmit { destination: to.peer, ecn: None, contents: run, segment_size, src_ip: to.local };
-            match self.socket.try_send(&transmit) {
-                Ok(()) => tap.sent(RelaySide::Client, count, run.len()),
-                // The network card may not segment; the next attempt is one by one.
-                Err(_) if count > 1 && self.socket.segments_max() == 1 => {
-                    return self.send(to, rest, stride, tap);
+            let done = match self.socket.try_send(&transmit) {
+                Ok(len) => {
+                    tap.sent(RelaySide::Client, count_datagrams(&run[..len], stride), len);
+                    len
                 }
                 Err(error) => {
-                    let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
-                    tap.dropped(DropReason::of(errno), count);
+                    tap.dropped(DropReason::of_error(&error), count_datagrams(run, stride));
+                    run.len()
                 }
-            }
-            rest = after;
+            };
+            rest = &rest[done..];
             if rest.is_empty() {
                 return;
             }

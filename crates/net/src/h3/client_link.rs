@@ -13,7 +13,7 @@ use quinn_proto::{
     ClientConfig, Connection, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointConfig, Event,
     Transmit, TransportConfig, VarInt,
 };
-use quinn_udp::{RecvMeta, UdpSocketState};
+use quinn_udp::RecvMeta;
 use times::{Millis, Moment};
 
 use super::acknowledgements::{Acknowledgements, CountingFactory};
@@ -25,7 +25,7 @@ use super::transport::{
     QuicClock, RECEIVE_BUFFERS, SEGMENTS_MAX, TURN_BYTES_MAX, UNIDIRECTIONAL_STREAMS_MAX, for_each_packet,
 };
 use crate::core::Core;
-use crate::datagram_socket::{PortUse, ReceiveBuffers, bind_socket, send_packets, udp_state};
+use crate::datagram_socket::{PortUse, ReceiveBuffers, UdpFeatures, bind_socket};
 use crate::fault::Fault;
 use crate::source::{READ, Source, WRITE};
 use crate::tls::{TlsAgreement, TlsClient};
@@ -55,7 +55,7 @@ pub(crate) struct ReceiveWindows {
 pub(super) struct ClientLink {
     core: Core,
     socket: OwnedFd,
-    state: UdpSocketState,
+    features: UdpFeatures,
     source: Rc<Source>,
     endpoint: Endpoint,
     handle: ConnectionHandle,
@@ -100,8 +100,8 @@ impl ClientLink {
         let socket = bind_socket(any, true, PortUse::Exclusive)?;
         // The kernel drops what others send, and reports a closed port.
         rustix::net::connect(&socket, &address).map_err(io::Error::from)?;
-        let state = udp_state(&socket)?;
-        let discovers_mtu = !state.may_fragment();
+        let features = UdpFeatures::enable(&socket)?;
+        let discovers_mtu = !features.may_fragment();
         let mut endpoint = Endpoint::new(Arc::new(EndpointConfig::default()), None, discovers_mtu, None);
         let clock = QuicClock::new(core);
         let begun = endpoint.connect(clock.now(), config, address, "server");
@@ -110,7 +110,7 @@ impl ClientLink {
         let mut link = ClientLink {
             core: core.clone(),
             socket,
-            state,
+            features,
             source,
             endpoint,
             handle,
@@ -200,7 +200,7 @@ impl ClientLink {
         let mut received_bytes = 0;
         while received_bytes < TURN_BYTES_MAX {
             let mut metas = [RecvMeta::default(); RECEIVE_BUFFERS];
-            let count = match buffers.receive(&self.socket, &self.state, &mut metas) {
+            let count = match buffers.receive(&self.socket, &self.features, &mut metas) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.source.clear(READ);
@@ -238,7 +238,7 @@ impl ClientLink {
             Some(DatagramEvent::ConnectionEvent(_, event)) => quic.handle_event(event),
             Some(DatagramEvent::Response(transmit)) => {
                 // A packet for which there is no room counts as lost.
-                let _ = send_packets(&self.state, &self.socket, &transmit, &out[..transmit.size]);
+                let _ = self.features.send_packets(&self.socket, &transmit, &out[..transmit.size]);
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.endpoint.ignore(incoming),
             None => {}
@@ -270,7 +270,7 @@ impl ClientLink {
             return 0;
         }
         let now = self.now();
-        let segments_max = self.state.max_gso_segments().min(SEGMENTS_MAX);
+        let segments_max = self.features.segments_max().min(SEGMENTS_MAX);
         let mut sent = 0;
         while sent < TURN_BYTES_MAX {
             buffer.clear();
@@ -286,7 +286,7 @@ impl ClientLink {
 
     /// Sends packets. Returns false if the socket has no room.
     fn send_or_drop(&mut self, transmit: &Transmit, bytes: &[u8]) -> bool {
-        match send_packets(&self.state, &self.socket, transmit, bytes) {
+        match self.features.send_packets(&self.socket, transmit, bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.source.clear(WRITE);
                 return false;
