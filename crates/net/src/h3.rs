@@ -21,6 +21,6 @@ pub(crate) use connection::{H3Connection, RequestStream, SEND_WINDOW_BYTES, stre
 pub(crate) use event::Received;
 pub(crate) use tls_session::{QUIC_VERSION, changed_keys, initial_keys, next_keys};
 pub(crate) use transport::{
-    QuicClock, RECEIVE_BUFFERS, REQUESTS_MAX, SEGMENTS_MAX, TURN_BYTES_MAX, UNIDIRECTIONAL_STREAMS_MAX,
-    for_each_packet,
+    QuicClock, RECEIVE_BUFFERS, REQUESTS_FIRST, REQUESTS_MAX, SEGMENTS_MAX, TURN_BYTES_MAX,
+    UNIDIRECTIONAL_STREAMS_MAX, for_each_packet,
 };

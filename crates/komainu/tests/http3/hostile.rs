@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http3::OwnStream;
-use quinn_proto::{ConnectionError, Dir, TransportConfig, VarInt};
+use quinn_proto::{ConnectionError, Dir, StreamId, TransportConfig, VarInt};
 
 use crate::h3_client::{H3Client, client_config};
 use crate::requests::{A, connect, serve};
@@ -271,6 +271,16 @@ fn floods_on_the_streams_of_qpack_end_the_connection() {
 /// A HEADERS frame whose section needs an entry that the server does not have.
 const BLOCKED: [u8; 5] = [1, 3, 101, 0, 0x80];
 
+/// Opens a stream for a request when the server permits one.
+fn open_stream(client: &mut H3Client) -> StreamId {
+    let mut opened = None;
+    client.drive("room for a stream", |client| {
+        opened = client.quic.streams().open(Dir::Bi);
+        opened.is_some()
+    });
+    opened.unwrap()
+}
+
 #[test]
 fn more_blocked_streams_than_allowed_end_the_connection() {
     let rig = serve_files("timeouts = { head = \"1s\" }");
@@ -279,7 +289,7 @@ fn more_blocked_streams_than_allowed_end_the_connection() {
         // The server's settings allow references once they have arrived.
         assert_eq!(client.ask("GET", "/small", &[A], b"").status, 200);
         let block = |client: &mut H3Client| {
-            let id = client.quic.streams().open(Dir::Bi).unwrap();
+            let id = open_stream(client);
             client.quic.send_stream(id).write(&BLOCKED).unwrap();
             client.exchange();
             id
@@ -328,7 +338,7 @@ fn huge_sections_are_answered_and_dropped() {
         // The places in the table are those of this test.
         client.push_own(OwnStream::Decoder, b"");
         for _ in 0..20 {
-            let id = client.quic.streams().open(Dir::Bi).unwrap();
+            let id = open_stream(&mut client);
             // 1 GiB, of which some arrives.
             let _ = client.quic.send_stream(id).write(&[1, 0xc0, 0, 0, 0, 0x40, 0, 0, 0]);
             for _ in 0..20 {

@@ -13,6 +13,7 @@ use crate::mux::{ContentFrames, StreamMap};
 
 use super::acknowledgements::Acknowledgements;
 use super::event::Received;
+use super::transport::REQUESTS_FIRST;
 
 /// Unacknowledged data of a connection at its beginning, in bytes.
 pub(crate) const SEND_WINDOW_BYTES: u64 = 128 * 1024;
@@ -28,7 +29,9 @@ const DATA_HEADER_BYTES: usize = 9;
 /// Unread bytes of a request from which no more of it is taken from QUIC.
 pub(crate) const UNREAD_BYTES_MAX: usize = 64 * 1024;
 /// Memory of a QUIC connection without streams and data, as measured: keys, congestion control, sent packets, TLS, tasks.
-const CONNECTION_BYTES: usize = 36 * 1024;
+const CONNECTION_BYTES: usize = 26 * 1024;
+/// Memory of QUIC's entries for more requests at once than [`REQUESTS_FIRST`], with the largest table.
+const PERMITTED_BYTES: usize = 11 * 1024;
 /// Messages that the peer may give up before they are answered, and the most that it may save up: each answer allows
 /// another one, and so does time.
 const GIVEN_UP_CREDIT_MAX: u32 = 2_000;
@@ -182,6 +185,10 @@ pub(crate) struct H3Connection {
     /// Bytes taken from QUIC, and the difference to those received when nothing could be unread.
     pub(crate) taken_bytes: u64,
     untaken_before: u64,
+    /// Number of requests at once that the peer may have once it needs them, if QUIC permits fewer.
+    requests_max: Option<u32>,
+    /// Memory of QUIC's entries for the requests that the peer was permitted since.
+    permitted_bytes: usize,
     /// Messages that the peer may still give up; `None` if it has given up too many.
     given_up_credit: Option<u32>,
     pub(crate) is_peer_leaving: bool,
@@ -229,10 +236,25 @@ impl H3Connection {
             receive_window_max: receive_window,
             taken_bytes: 0,
             untaken_before: 0,
+            requests_max: None,
+            permitted_bytes: 0,
             given_up_credit: Some(GIVEN_UP_CREDIT_MAX),
             is_peer_leaving: false,
             now,
             heads_checked_at: now,
+        }
+    }
+
+    /// Permits the peer `count` requests at once when it has had half of [`REQUESTS_FIRST`], which QUIC permits.
+    pub(crate) fn set_requests_max(&mut self, count: u32) {
+        self.requests_max = (count > REQUESTS_FIRST as u32).then_some(count);
+    }
+
+    /// Permits the peer more requests at once if it needs them.
+    pub(super) fn permit_requests(&mut self) {
+        if let Some(count) = self.requests_max.take_if(|_| self.requests.len() >= REQUESTS_FIRST / 2) {
+            self.quic.set_max_concurrent_streams(Dir::Bi, VarInt::from_u32(count));
+            self.permitted_bytes = PERMITTED_BYTES;
         }
     }
 
@@ -495,7 +517,10 @@ impl H3Connection {
     pub(crate) fn shrink(&mut self) {
         self.http.shrink();
         self.requests.shrink_to_fit();
+        self.unidirectional.shrink_to_fit();
+        self.writable.shrink_to_fit();
         self.readable.shrink_to_fit();
+        self.control_events.shrink_to_fit();
         self.collecting.shrink_to_fit();
     }
 
@@ -508,7 +533,8 @@ impl H3Connection {
     pub(crate) fn held_bytes(&self) -> usize {
         let requests: usize = self.requests.values().map(RequestStream::held_bytes).sum();
         let unacknowledged = usize::try_from(self.unacknowledged_bytes()).unwrap_or(usize::MAX);
-        CONNECTION_BYTES + self.http.held_bytes() + requests + unacknowledged + self.untaken_bytes()
+        let own = CONNECTION_BYTES + self.permitted_bytes;
+        own + self.http.held_bytes() + requests + unacknowledged + self.untaken_bytes()
     }
 
     /// Appends to the collected frames of a stream.

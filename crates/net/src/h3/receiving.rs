@@ -82,6 +82,7 @@ impl H3Connection {
                     }
                     self.readable.push_back(id);
                 }
+                self.permit_requests();
                 None
             }
             StreamEvent::Readable { id } => {

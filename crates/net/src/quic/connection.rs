@@ -101,10 +101,14 @@ pub(super) async fn accept<S: Service>(
                 http3::Options { head: limits.head, connect_protocol: true, ..http3::Options::default() };
             let http = http3::Connection::server(options);
             let now = endpoint.now();
-            let server = H3Connection::new(quic, http, acknowledgements, RECEIVE_WINDOW_BYTES, now);
-            let core = endpoint.core();
+            let mut server = H3Connection::new(quic, http, acknowledgements, RECEIVE_WINDOW_BYTES, now);
+            server.set_requests_max(QuicEndpoint::requests_max(permit.context()));
+            permit.update_entry(|entry| entry.protocol = ConnectionProtocol::Http3);
+            // Not in the future that serves the connection, which would hold them twice.
+            let server = Rc::new(RefCell::new(server));
+            let conn = Rc::new(MuxConn::new(permit, ends, server.clone()));
             // The memory of the handshake's future is free then.
-            core.spawn_in_place(move || serve(engine, link, server, permit, ends));
+            endpoint.core().spawn_in_place(move || serve(engine, link, server, conn));
         }
         Err(failure) => {
             failed(failure);
@@ -187,13 +191,9 @@ async fn shake_hands<S: Service>(
 async fn serve<S: Service>(
     engine: Rc<Engine<S>>,
     link: QuicLink,
-    server: H3Connection,
-    permit: ConnectionPermit,
-    ends: MuxEndpoints,
+    server: Rc<RefCell<H3Connection>>,
+    conn: Rc<MuxConn>,
 ) {
-    permit.update_entry(|entry| entry.protocol = ConnectionProtocol::Http3);
-    let server = Rc::new(RefCell::new(server));
-    let conn = Rc::new(MuxConn::new(permit, ends, server.clone()));
     let mut requests = StreamRequests::new(engine, conn.clone());
     let ended = run(&mut requests, &conn, &server, &link).await;
     conn.notify_streams(Some(ended.as_ref().err().map_or(AbortReason::Peer, AbortReason::of)));
@@ -272,6 +272,7 @@ async fn run<S: Service>(
         conn.wake_source.clear(READ);
         if waited.is_err() && conn.live_streams() == 0 && !waits {
             conn.shrink();
+            link.shrink();
         }
     }
 }

@@ -27,7 +27,7 @@ use super::udp_socket::QuicUdpSocket;
 use super::unsolicited::{LimitedKeys, UnsolicitedBudget};
 use crate::core::Core;
 use crate::h3::{
-    Acknowledgements, CountingFactory, QUIC_VERSION, QuicClock, REQUESTS_MAX, SEGMENTS_MAX,
+    Acknowledgements, CountingFactory, QUIC_VERSION, QuicClock, REQUESTS_FIRST, REQUESTS_MAX, SEGMENTS_MAX,
     SEND_WINDOW_BYTES, UNIDIRECTIONAL_STREAMS_MAX, initial_keys,
 };
 use crate::permit::ServingContext;
@@ -356,6 +356,11 @@ impl QuicEndpoint {
         accepted
     }
 
+    /// Maximum number of requests of a client at once.
+    pub(super) fn requests_max(context: &ServingContext) -> u32 {
+        context.limits.get().streams_max.min(REQUESTS_MAX) as u32
+    }
+
     /// Settings of a connection that begins.
     pub(super) fn connection_config(
         &self,
@@ -364,11 +369,10 @@ impl QuicEndpoint {
         outcome: &Arc<HandshakeOutcome>,
         acknowledgements: &Arc<Acknowledgements>,
     ) -> Arc<ServerConfig> {
-        let limits = context.limits.get();
         let mut transport = TransportConfig::default();
-        let streams_max = limits.streams_max.min(REQUESTS_MAX) as u32;
+        let requests = QuicEndpoint::requests_max(context).min(REQUESTS_FIRST as u32);
         transport
-            .max_concurrent_bidi_streams(VarInt::from_u32(streams_max))
+            .max_concurrent_bidi_streams(VarInt::from_u32(requests))
             .max_concurrent_uni_streams(VarInt::from_u32(UNIDIRECTIONAL_STREAMS_MAX))
             .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
             .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))

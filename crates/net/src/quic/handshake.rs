@@ -26,16 +26,16 @@ const INTERNAL_ERROR: u8 = 80;
 
 /// Outcome of a handshake, shared by the connection's task and the session inside the QUIC connection.
 #[derive(Default)]
-pub(super) struct HandshakeOutcome(Mutex<Option<Result<TlsSession, HandshakeFailure>>>);
+pub(super) struct HandshakeOutcome(Mutex<Option<Box<Result<TlsSession, HandshakeFailure>>>>);
 
 impl HandshakeOutcome {
     fn set(&self, outcome: Result<TlsSession, HandshakeFailure>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(outcome);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| Box::new(outcome));
     }
 
     /// Takes the outcome; `None` if the handshake is incomplete.
     pub(super) fn take(&self) -> Option<Result<TlsSession, HandshakeFailure>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().map(|outcome| *outcome)
     }
 }
 
@@ -122,7 +122,7 @@ impl HandshakeSession {
                 return Err(self.fail(alert, failure));
             }
         };
-        let made = quic::ServerConnection::new(tls, Version::V1, self.parameters.clone());
+        let made = quic::ServerConnection::new(tls, Version::V1, std::mem::take(&mut self.parameters));
         let Ok(mut tls) = made else {
             return Err(self.fail(INTERNAL_ERROR, HandshakeFailure::of("the TLS handshake failed")));
         };

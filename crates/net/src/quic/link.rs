@@ -75,6 +75,11 @@ impl QuicLink {
         }
     }
 
+    /// Releases memory that an idle connection does not need.
+    pub(super) fn shrink(&self) {
+        self.inbox.events.borrow_mut().shrink_to_fit();
+    }
+
     /// Whether datagrams wait for room in the socket.
     pub(super) fn is_blocked(&self) -> bool {
         self.endpoint.outbox().is_blocked()

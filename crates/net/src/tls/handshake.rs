@@ -32,7 +32,7 @@ pub struct TlsSession {
     /// ([`super::ClientCertificates::policy`]); 0 for none.
     pub policy: u64,
     /// The verified client certificate, if there is one.
-    pub client: Option<ClientIdentity>,
+    pub client: Option<Box<ClientIdentity>>,
 }
 
 impl TlsSession {
@@ -46,7 +46,7 @@ impl TlsSession {
         let client = shown.map(|certificate| {
             let info = CertificateInfo::of_der(certificate);
             let info = info.map_err(|_| HandshakeFailure::of("the client's certificate cannot be read"))?;
-            Ok(ClientIdentity { info, der: Box::from(&**certificate) })
+            Ok(Box::new(ClientIdentity { info, der: Box::from(&**certificate) }))
         });
         let agreed = TlsAgreement::of(tls);
         Ok(TlsSession {
