@@ -19,6 +19,9 @@ mod ingress_guards;
 #[path = "golden/app_guards.rs"]
 mod app_guards;
 
+#[path = "golden/app_options.rs"]
+mod app_options;
+
 #[path = "golden/nginx_files.rs"]
 mod nginx_files;
 

@@ -1,11 +1,12 @@
 //! Parser of command lines: of a shell, a Procfile or a systemd unit.
 
 use super::literal::LiteralSetting;
-use super::settings::AppSettings;
-use crate::findings::Untranslatable;
+use super::settings::{AppSettings, SettingSource};
+use crate::findings::{EntryIndex, Untranslatable};
+use crate::kind::ImportKind;
 
 /// Short options and the corresponding long options.
-const SHORT_OPTIONS: [(&str, &str, &str); 20] = [
+const SHORT_OPTIONS: [(&str, &str, &str); 30] = [
     ("gunicorn", "b", "bind"),
     ("gunicorn", "w", "workers"),
     ("gunicorn", "k", "worker_class"),
@@ -22,32 +23,38 @@ const SHORT_OPTIONS: [(&str, &str, &str); 20] = [
     ("puma", "p", "port"),
     ("puma", "e", "environment"),
     ("puma", "C", "config"),
+    ("gunicorn", "R", "enable_stdio_inheritance"),
+    ("puma", "I", "include"),
     ("starman", "l", "listen"),
+    ("starman", "o", "host"),
     ("starman", "p", "port"),
+    ("starman", "S", "socket"),
+    ("starman", "a", "application"),
     ("starman", "E", "env"),
     ("starman", "I", "include"),
+    ("passenger", "a", "address"),
+    ("passenger", "p", "port"),
+    ("passenger", "S", "socket_file"),
+    ("passenger", "e", "environment"),
+    ("passenger", "R", "startup_file"),
 ];
 /// Long options without a value.
-const FLAGS: [&str; 18] = [
-    "preload",
-    "preload_app",
-    "preload!",
-    "daemon",
-    "daemonize",
-    "reload",
-    "disable_keepalive",
-    "D",
-    "reuse_port",
-    "check_config",
-    "quiet",
-    "q",
-    "enable_ssl",
-    "proxy_protocol",
-    "capture_output",
-    "no_sendfile",
-    "prune_bundler",
-    "spew",
-];
+const FLAGS: &str = "preload preload_app preload! daemon daemonize reload disable_keepalive D reuse_port check_config \
+    print_config quiet q enable_ssl proxy_protocol capture_output no_sendfile prune_bundler spew initgroups \
+    do_handshake_on_connect suppress_ragged_eofs strip_header_spaces permit_obsolete_folding \
+    permit_unconventional_http_method permit_unconventional_http_version casefold_http_method log_syslog \
+    enable_stdio_inheritance disable_redirect_access_to_syslog enable_backlog_metric control_socket_disable \
+    http2_cleartext debug early_hints no_config log_requests redirect_append no_default_middleware r ssl";
+
+/// Whether an option has no value of its own.
+fn is_flag(server: &str, option: &str) -> bool {
+    let is_of_starman =
+        server == "starman" && (option.starts_with("enable_") || option.starts_with("disable_"));
+    // `--ssl` of Starman has a value, that of Passenger none.
+    is_of_starman
+        || FLAGS.split_ascii_whitespace().any(|flag| flag == option)
+            && (option != "ssl" || server == "passenger")
+}
 
 /// Splits a line into words as a shell does: quotes and backslashes are interpreted, variables are kept.
 pub(super) fn split_words(line: &str) -> Vec<String> {
@@ -76,10 +83,11 @@ pub(super) fn split_words(line: &str) -> Vec<String> {
 pub(super) fn read_command(app: &mut AppSettings<'_>, file: &str, line: usize, words: &[String]) {
     let name = app.program_name();
     let is_server = |word: &String| word.rsplit('/').next() == Some(name);
-    let mut words = match words.iter().position(is_server) {
-        Some(at) => words[at + 1..].iter(),
-        None => words.iter(),
-    };
+    let start = words.iter().position(is_server);
+    let (launcher, own) = words.split_at(start.unwrap_or(0));
+    read_launcher(app, (file, line), launcher);
+    let mut words = own[usize::from(start.is_some())..].iter().peekable();
+    words.next_if(|word| app.kind == ImportKind::Passenger && *word == "start");
     while let Some(word) = words.next() {
         let long = word.strip_prefix("--").filter(|long| !long.is_empty());
         let short = word.strip_prefix('-').filter(|short| long.is_none() && !short.is_empty());
@@ -98,26 +106,69 @@ pub(super) fn read_command(app: &mut AppSettings<'_>, file: &str, line: usize, w
             }
             (None, None) => {
                 let entry = app.ledger.add_entry(file, line, word);
-                app.translate_setting(LiteralSetting {
-                    entry,
-                    name: "application".to_owned(),
-                    values: vec![word.clone()],
-                    is_code: false,
-                });
+                app.add_setting(LiteralSetting::new(entry, "application", vec![word.clone()]));
                 continue;
             }
         };
-        let is_flag = FLAGS.contains(&option.as_str());
-        if value.is_none() && !is_flag {
+        if value.is_none() && !is_flag(name, &option) {
             value = words.next().cloned();
+        }
+        if value.is_none() && option == "proxy_protocol" {
+            value = words.next_if(|word| matches!(word.as_str(), "off" | "v1" | "v2" | "auto")).cloned();
         }
         let shown = format!(
             "{word}{}",
             value.as_ref().filter(|_| !word.contains('=')).map_or(String::new(), |value| format!(" {value}"))
         );
         let entry = app.ledger.add_entry(file, line, &shown);
-        let values = vec![value.unwrap_or_else(|| "true".to_owned())];
-        app.translate_setting(LiteralSetting { entry, name: option, values, is_code: false });
+        let value = value.unwrap_or_else(|| "true".to_owned());
+        if value.contains('$') && !matches!(option.as_str(), "env" | "raw_env" | "environment") {
+            app.ledger
+                .mark_impossible(entry, "it depends on the environment: write what counts on this machine");
+            app.add_setting(LiteralSetting::code(entry, option, &value, false));
+        } else {
+            app.add_setting(LiteralSetting::new(entry, option, vec![value]));
+        }
+    }
+}
+
+/// Reads what precedes the server in a command: variables, and launchers such as `bundle exec`.
+fn read_launcher(app: &mut AppSettings<'_>, (file, line): (&str, usize), words: &[String]) {
+    let assigned = |word: &String| word.split_once('=').is_some_and(|(name, _)| is_variable(name));
+    let variables: Vec<String> = words.iter().filter(|word| assigned(word)).cloned().collect();
+    if !variables.is_empty() {
+        let entry = app.ledger.add_entry(file, line, &variables.join(" "));
+        add_environment(app, (file, line, entry), variables);
+    }
+    let launchers: Vec<&str> = words.iter().filter(|word| !assigned(word)).map(String::as_str).collect();
+    if !launchers.is_empty() {
+        let entry = app.ledger.add_entry(file, line, &launchers.join(" "));
+        app.ledger.mark_not_needed(entry, "not needed: Komainu starts the application by itself");
+    }
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Adds variables of the environment, among which are arguments of the server.
+fn add_environment(
+    app: &mut AppSettings<'_>,
+    (file, line, entry): (&str, usize, EntryIndex),
+    pairs: Vec<String>,
+) {
+    let (arguments, pairs): (Vec<String>, Vec<String>) = pairs
+        .into_iter()
+        .partition(|pair| app.kind == ImportKind::Gunicorn && pair.starts_with("GUNICORN_CMD_ARGS="));
+    for pair in &arguments {
+        let before = std::mem::replace(&mut app.source, SettingSource::Environment);
+        let words = pair.split_once('=').map_or_else(Vec::new, |(_, text)| split_words(text));
+        read_command(app, file, line, &words);
+        app.source = before;
+        app.ledger.mark_translated(entry);
+    }
+    if !pairs.is_empty() {
+        app.add_setting(LiteralSetting::new(entry, "envvars", pairs));
     }
 }
 
@@ -154,25 +205,63 @@ pub(super) fn read_file(app: &mut AppSettings<'_>, name: &str, text: &str) -> Re
         }
         let Some((key, value)) = trimmed.split_once('=') else { continue };
         let entry = app.ledger.add_entry(name, at, trimmed);
-        let setting = match key {
-            "User" | "Group" => (key.to_lowercase(), vec![value.to_owned()]),
-            "WorkingDirectory" => ("chdir".to_owned(), vec![value.to_owned()]),
-            "Environment" => ("raw_env".to_owned(), split_words(value)),
-            "EnvironmentFile" => {
-                app.ledger.mark_impossible(
-                    entry,
-                    "files of variables are for the service: keep the line in Komainu's own unit",
-                );
-                continue;
-            }
-            _ => {
-                app.ledger.mark_not_needed(entry, "not needed: Komainu's own unit has it");
-                continue;
-            }
-        };
-        app.translate_setting(LiteralSetting { entry, name: setting.0, values: setting.1, is_code: false });
+        read_unit_line(app, (name, at, entry), key, value.trim());
     }
     if found { Ok(()) } else { Err(format!("no line starts `{server}`").into()) }
+}
+
+/// Directives of units that every service has.
+const COMMON_DIRECTIVES: &str = "Description Documentation After Before Wants Requires Type NotifyAccess PIDFile \
+    ExecReload ExecStop KillMode KillSignal Restart RestartSec TimeoutSec TimeoutStartSec TimeoutStopSec WantedBy \
+    RequiredBy Alias StartLimitBurst StartLimitInterval StartLimitIntervalSec SyslogIdentifier StandardOutput \
+    StandardError RemainAfterExit";
+
+/// Reads a line of a systemd unit.
+fn read_unit_line(
+    app: &mut AppSettings<'_>,
+    (file, line, entry): (&str, usize, EntryIndex),
+    key: &str,
+    value: &str,
+) {
+    let is_socket = matches!(key, "Requires" | "Sockets" | "BindsTo" | "Wants")
+        && value.split_whitespace().any(|unit| unit.ends_with(".socket"));
+    match key {
+        "User" | "Group" => {
+            app.add_setting(LiteralSetting::new(entry, key.to_lowercase(), vec![value.to_owned()]));
+        }
+        "WorkingDirectory" => {
+            app.working_folder = Some(value.trim_start_matches('-').into());
+            app.add_setting(LiteralSetting::new(entry, "chdir", vec![value.to_owned()]));
+        }
+        "Environment" => add_environment(app, (file, line, entry), split_words(value)),
+        "EnvironmentFile" => app.ledger.mark_impossible(
+            entry,
+            "files of variables are for the service: keep the line in Komainu's own unit",
+        ),
+        _ if is_socket => {
+            app.ledger.mark_impossible(
+                entry,
+                "the addresses stand in the unit of the socket: write them in `listen`",
+            );
+            app.code_addresses.push(entry);
+        }
+        "IPAddressDeny"
+        | "IPAddressAllow"
+        | "PrivateNetwork"
+        | "IPIngressFilterPath"
+        | "SocketBindDeny"
+        | "SocketBindAllow"
+        | "RestrictNetworkInterfaces"
+        | "RestrictAddressFamilies"
+        | "NetworkNamespacePath"
+        | "JoinsNamespaceOf" => {
+            app.close_for(entry, "it refuses connections: keep the line in Komainu's own unit");
+        }
+        _ if COMMON_DIRECTIVES.split_ascii_whitespace().any(|known| known == key) => {
+            app.ledger.mark_not_needed(entry, "not needed: Komainu's own unit has it");
+        }
+        _ => app.ledger.mark_different(entry, "keep the line in Komainu's own unit if it is needed there"),
+    }
 }
 
 /// Returns lines with their numbers; a line that ends with a backslash is joined with the next one.

@@ -3,6 +3,7 @@
 use other_servers::APPLICATION_SERVERS;
 
 use super::literal::{LiteralSetting, PER_CORE_PLACEHOLDER};
+use super::options::{is_address, is_harmless, is_of_gunicorn};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection, table_path};
 use crate::findings::{EntryIndex, ImportLedger, advice_outcome};
 use crate::kind::ImportKind;
@@ -43,10 +44,7 @@ const UNTRANSLATED: &[(&str, &[&str])] = &[
             "suppress_ragged_eofs",
         ],
     ),
-    (
-        "secure_scheme_headers",
-        &["set_remote_address", "secure_scheme_headers", "proxy_protocol", "proxy_allow_ips"],
-    ),
+    ("secure_scheme_headers", &["secure_scheme_headers"]),
     ("-M", &["include", "M"]),
     ("lowlevel_error_handler", &["lowlevel_error_handler", "before_fork", "on_worker_boot"]),
 ];
@@ -75,29 +73,41 @@ const NOT_NEEDED: [&str; 20] = [
     "friendly_error_pages_auto",
 ];
 
-/// Settings that restrict access to an application: it is closed if their value is code.
-const GUARD_SETTINGS: [&str; 12] = [
-    "certfile",
-    "keyfile",
-    "ca_certs",
-    "cert_reqs",
-    "ssl_context",
-    "ssl_cert",
-    "ssl_key",
-    "ssl_certificate",
-    "ssl_certificate_key",
-    "ssl_ca",
-    "ssl_verify_mode",
-    "pre_request",
-];
-/// Settings that may restrict access to an application, and are not interpreted.
-const UNREAD_GUARD_SETTINGS: [&str; 2] = ["nginx_config_template", "ssl_context"];
+/// Settings that count workers.
+const WORKER_COUNTS: [&str; 3] = ["workers", "max_pool_size", "min_instances"];
+/// Plugins of Puma that refuse no requests and choose no addresses.
+const HARMLESS_PLUGINS: [&str; 6] = ["tmp_restart", "systemd", "solid_queue", "heroku", "statsd", "yabeda"];
+
+/// Source of a setting. A setting of a later one replaces those of the same name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum SettingSource {
+    /// The configuration file.
+    File,
+    /// Arguments in a variable of the environment.
+    Environment,
+    /// The command line.
+    Command,
+}
+
+/// A requirement for certificates of clients at addresses that use TLS.
+#[derive(Debug, Clone)]
+pub(super) struct ClientVerification {
+    pub(super) entry: EntryIndex,
+    /// The mode, in the notation of the application server.
+    pub(super) mode: String,
+    /// The authorities, if they are those of an address alone.
+    pub(super) authorities: Option<String>,
+}
 
 /// Settings of an application collected from all sources.
 pub(super) struct AppSettings<'a> {
     pub(super) ledger: &'a ImportLedger,
-    kind: ImportKind,
-    app: TomlSection,
+    pub(super) kind: ImportKind,
+    /// Source of the settings that are added.
+    pub(super) source: SettingSource,
+    /// Settings that have not been translated.
+    pub(super) pending: Vec<(SettingSource, LiteralSetting)>,
+    pub(super) app: TomlSection,
     pub(super) top: TomlSection,
     pub(super) site: TomlSection,
     pub(super) listen: Vec<String>,
@@ -109,8 +119,12 @@ pub(super) struct AppSettings<'a> {
     pub(super) is_tls: bool,
     /// Authorities of client certificates.
     pub(super) authorities: Option<String>,
-    /// Verification mode of client certificates, in the notation of the application server.
-    pub(super) client_verification: Option<(EntryIndex, String)>,
+    /// Requirements for certificates of clients.
+    pub(super) client_verifications: Vec<ClientVerification>,
+    /// The setting that has connections begin with a header of the PROXY protocol.
+    pub(super) proxy_protocol: Option<EntryIndex>,
+    /// Networks that may send such a header.
+    pub(super) proxy_networks: Vec<String>,
     /// TLS port in addition to the plain one.
     pub(super) tls_port: Option<String>,
     /// Untranslated settings that restricted access to the application.
@@ -119,9 +133,15 @@ pub(super) struct AppSettings<'a> {
     pub(super) code_addresses: Vec<EntryIndex>,
     pub(super) host: Option<String>,
     pub(super) port: Option<String>,
+    /// Path of a Unix socket that replaces the host and the port.
+    pub(super) socket: Option<String>,
     files: Option<String>,
     application: Option<String>,
     is_asgi: bool,
+    /// Folder in which the command runs.
+    pub(super) working_folder: Option<std::path::PathBuf>,
+    /// Entries of files of Python.
+    pub(super) python_entries: Vec<EntryIndex>,
 }
 
 impl<'a> AppSettings<'a> {
@@ -129,6 +149,8 @@ impl<'a> AppSettings<'a> {
         Self {
             ledger,
             kind,
+            source: SettingSource::File,
+            pending: Vec::new(),
             app: TomlSection::default(),
             top: TomlSection::default(),
             site: TomlSection::default(),
@@ -138,15 +160,20 @@ impl<'a> AppSettings<'a> {
             key: None,
             is_tls: false,
             authorities: None,
-            client_verification: None,
+            client_verifications: Vec::new(),
+            proxy_protocol: None,
+            proxy_networks: ["127.0.0.1", "::1"].map(str::to_owned).into(),
             tls_port: None,
             untranslated_guards: Vec::new(),
             code_addresses: Vec::new(),
             host: None,
             port: None,
+            socket: None,
             files: None,
             application: None,
             is_asgi: false,
+            working_folder: None,
+            python_entries: Vec::new(),
         }
     }
 
@@ -155,31 +182,96 @@ impl<'a> AppSettings<'a> {
         ImportKind::ALL.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(name, _)| name)
     }
 
-    /// Translates a setting.
-    pub(super) fn translate_setting(&mut self, setting: LiteralSetting) {
-        if setting.is_code {
-            match setting.name.as_str() {
-                "bind" | "port" | "listen" => self.code_addresses.push(setting.entry),
-                "ssl_bind" => {
-                    self.code_addresses.push(setting.entry);
-                    self.untranslated_guards.push(setting.entry);
-                }
-                name if GUARD_SETTINGS.contains(&name) => self.untranslated_guards.push(setting.entry),
-                _ => {}
+    /// Adds a setting of the current source.
+    pub(super) fn add_setting(&mut self, setting: LiteralSetting) {
+        self.pending.push((self.source, setting));
+    }
+
+    /// Translates the settings that were added, without those that another one replaces.
+    pub(super) fn translate_settings(&mut self) {
+        let all = std::mem::take(&mut self.pending);
+        for (at, (source, setting)) in all.iter().enumerate() {
+            let key = self.replaced_name(&setting.name);
+            let is_listed = self.kind == ImportKind::Puma && key == "bind";
+            let replaces = |(index, (other_source, other)): (usize, &(SettingSource, LiteralSetting))| {
+                let is_later = other_source > source
+                    || other_source == source && *source == SettingSource::File && index > at && !is_listed;
+                is_later && !other.is_conditional && self.replaced_name(&other.name) == key
+            };
+            let has_own_name = !matches!(key, "plugin" | "chdir" | "envvars" | super::literal::ANY_SETTING);
+            if has_own_name && self.kind != ImportKind::Passenger && all.iter().enumerate().any(replaces) {
+                self.ledger.mark_not_needed(setting.entry, "not needed: another setting replaces it");
+                continue;
             }
+            self.translate_setting(setting.clone());
+        }
+    }
+
+    /// Returns the name that settings have in common of which one replaces the other.
+    fn replaced_name<'n>(&self, name: &'n str) -> &'n str {
+        match (self.kind, name) {
+            (ImportKind::Gunicorn, "wsgi_app") => "application",
+            (ImportKind::Gunicorn, "env") => "raw_env",
+            (ImportKind::Puma, "port" | "ssl_bind") => "bind",
+            _ => name,
+        }
+    }
+
+    /// Closes the application, because a setting that may guard it is not translated.
+    pub(super) fn close_for(&mut self, entry: EntryIndex, reason: &str) {
+        self.ledger.mark_impossible(entry, format!("{reason}: the application is closed (403)"));
+        self.untranslated_guards.push(entry);
+    }
+
+    /// Handles a setting whose value is code, which the report has already.
+    fn omit_code(&mut self, setting: &LiteralSetting, code: &str) {
+        let name = setting.name.as_str();
+        // An address may ask for certificates of clients.
+        let may_verify = self.kind == ImportKind::Puma
+            && !["unix://", "tcp://"].iter().any(|scheme| code.contains(scheme))
+            || ["ssl://", "verify"].iter().any(|part| code.contains(part));
+        match name {
+            "port" | "host" | "address" => self.code_addresses.push(setting.entry),
+            _ if is_address(name) => {
+                self.code_addresses.push(setting.entry);
+                if may_verify {
+                    self.close_for(setting.entry, "the address may ask for certificates of clients");
+                }
+            }
+            "ssl_bind" => {
+                self.code_addresses.push(setting.entry);
+                self.close_for(setting.entry, "the address may ask for certificates of clients");
+            }
+            _ if is_harmless(self.kind, name) => {}
+            _ if self.kind == ImportKind::Gunicorn
+                && name != super::literal::ANY_SETTING
+                && !is_of_gunicorn(name) => {}
+            _ => self.close_for(setting.entry, "it may refuse requests"),
+        }
+    }
+
+    /// Translates a setting.
+    fn translate_setting(&mut self, setting: LiteralSetting) {
+        if let Some(code) = &setting.code {
+            self.omit_code(&setting, code);
             return;
         }
-        if UNREAD_GUARD_SETTINGS.contains(&setting.name.as_str()) {
-            self.ledger.mark_impossible(
-                setting.entry,
-                "what it guards is not known: the application is closed (403)",
-            );
-            self.untranslated_guards.push(setting.entry);
+        let name = setting.name.as_str();
+        let first = setting.values.first().cloned().unwrap_or_default();
+        if first == PER_CORE_PLACEHOLDER && !WORKER_COUNTS.contains(&name) {
+            self.ledger.mark_impossible(setting.entry, "it is code, not a value: write what it gives");
+            self.omit_code(&setting, "");
             return;
         }
-        if setting.name == "config" {
-            self.ledger
-                .mark_not_needed(setting.entry, "its file is not read: `komainu import` reads it by itself");
+        if name == "config" {
+            self.close_for(setting.entry, "its file was not read: `komainu import` reads it by itself");
+            return;
+        }
+        if let Some(result) = self.translate_guard(&setting, &first) {
+            match result {
+                Ok(()) => self.ledger.mark_translated(setting.entry),
+                Err(reason) => self.close_for(setting.entry, reason),
+            }
             return;
         }
         if NOT_NEEDED.contains(&setting.name.as_str()) {
@@ -193,8 +285,8 @@ impl<'a> AppSettings<'a> {
             self.ledger.enter(setting.entry, &advice_outcome(directive));
             return;
         }
-        let first = setting.values.first().cloned().unwrap_or_default();
-        if setting.values.is_empty() && !setting.name.starts_with("preload_app") {
+        let is_call = self.kind == ImportKind::Puma && !is_harmless(self.kind, &setting.name);
+        if setting.values.is_empty() && !is_call && !setting.name.starts_with("preload_app") {
             self.ledger.mark_not_needed(setting.entry, "its default");
             return;
         }
@@ -204,10 +296,63 @@ impl<'a> AppSettings<'a> {
         match found.or_else(|| self.translate_environment(&setting, &first)) {
             Some(Ok(())) => self.ledger.mark_translated(setting.entry),
             Some(Err(note)) => self.ledger.mark_different(setting.entry, note),
-            None => self
+            None if is_harmless(self.kind, &setting.name) => self
                 .ledger
                 .mark_impossible(setting.entry, "there is nothing like it here: see docs/applications.md"),
+            None if self.kind == ImportKind::Gunicorn
+                && self.source_of_file(setting.entry)
+                && !is_of_gunicorn(&setting.name) =>
+            {
+                self.ledger.mark_not_needed(setting.entry, "not needed: gunicorn has no such setting");
+            }
+            None => self.close_for(setting.entry, "it may refuse requests, and has no translation"),
         }
+    }
+
+    /// Translates settings that refuse requests; `Err` is the reason why they are lost.
+    fn translate_guard(&mut self, setting: &LiteralSetting, first: &str) -> Option<Result<(), &'static str>> {
+        let networks = |text: &str| -> Vec<String> {
+            text.split(',').map(|one| one.trim().to_owned()).filter(|one| !one.is_empty()).collect()
+        };
+        match (self.kind, setting.name.as_str()) {
+            (ImportKind::Gunicorn, "proxy_protocol") => {
+                if !matches!(first, "" | "false" | "off") {
+                    self.proxy_protocol = Some(setting.entry);
+                }
+            }
+            (ImportKind::Gunicorn, "proxy_allow_ips") => {
+                self.proxy_networks = setting.values.iter().flat_map(|value| networks(value)).collect();
+            }
+            (ImportKind::Gunicorn, "protocol") if matches!(first, "" | "http") => {}
+            (ImportKind::Gunicorn, "protocol") => return Some(Err("the server speaks HTTP alone")),
+            (ImportKind::Gunicorn, "uwsgi_allow_ips" | "paste" | "pre_request") if first.is_empty() => {}
+            (ImportKind::Puma, "set_remote_address") if matches!(first, "" | "socket") => {}
+            (ImportKind::Puma, "set_remote_address") => {
+                return Some(Err(
+                    "the application may ask for the client's address: write `trusted_proxies`, or `proxy_protocol` of `listen`",
+                ));
+            }
+            (ImportKind::Puma, "supported_http_methods") if first == "any" => {}
+            (ImportKind::Puma, "plugin") if !HARMLESS_PLUGINS.contains(&first) => {
+                return Some(Err("what a plugin does is not known"));
+            }
+            (ImportKind::Passenger, "server_names") => {
+                let names = setting.values.iter().flat_map(|value| networks(value));
+                self.site.set("hosts", TomlItem::List(names.map(TomlItem::Text).collect()));
+            }
+            (ImportKind::Passenger, "app_type") if !matches!(first, "rack" | "wsgi") => {
+                return Some(Err(
+                    "Komainu runs Python, Ruby and Perl: let other applications listen, and name them in `proxy`",
+                ));
+            }
+            _ => return None,
+        }
+        Some(Ok(()))
+    }
+
+    /// Whether an entry stands in a file of Python, whose other names are variables.
+    fn source_of_file(&self, entry: EntryIndex) -> bool {
+        self.python_entries.contains(&entry)
     }
 
     /// Translates settings of workers and their timeouts. `Err` describes a difference.
@@ -221,7 +366,7 @@ impl<'a> AppSettings<'a> {
             TomlItem::Text(format!("{}s", count.clamp(min, max)))
         };
         let number = |text: &str, max: u64| TomlItem::Number(text.parse::<u64>().unwrap_or(1).clamp(1, max));
-        let is_count = matches!(setting.name.as_str(), "workers" | "max_pool_size" | "min_instances");
+        let is_count = WORKER_COUNTS.contains(&setting.name.as_str());
         if is_count && first != PER_CORE_PLACEHOLDER && first.parse::<u64>().is_err() {
             return Some(Err("this is not a number: write `workers`"));
         }
@@ -318,10 +463,12 @@ impl<'a> AppSettings<'a> {
                 );
             }
             "ca_certs" | "ssl_ca" | "ssl_ca_file" => self.authorities = Some(first.to_owned()),
-            "cert_reqs" | "ssl_verify_mode" => {
-                self.client_verification = Some((setting.entry, first.to_owned()))
-            }
-            "enable_ssl" | "ssl" => self.is_tls = first == "true",
+            "cert_reqs" | "ssl_verify_mode" => self.client_verifications.push(ClientVerification {
+                entry: setting.entry,
+                mode: first.to_owned(),
+                authorities: None,
+            }),
+            "enable_ssl" | "ssl" => self.is_tls = !matches!(first, "false" | "0" | ""),
             "ssl_port" => self.tls_port = Some(first.to_owned()),
             "certfile" | "ssl_cert" | "ssl_certificate" => self.certificate = Some(first.to_owned()),
             "keyfile" | "ssl_key" | "ssl_certificate_key" => self.key = Some(first.to_owned()),
@@ -346,13 +493,14 @@ impl<'a> AppSettings<'a> {
                         .fold(Ok(()), Result::and),
                 );
             }
-            "socket_file" => self.listen.push(format!("unix:{first}")),
+            "socket_file" | "socket" => self.socket = Some(first.to_owned()),
             "host" | "address" => self.host = Some(first.to_owned()),
+            "port" if self.kind == ImportKind::Puma => {
+                let host = setting.values.get(1).map_or("", String::as_str);
+                return Some(self.add_address(&format!("tcp://{host}:{first}"), setting.entry));
+            }
             "port" => {
                 self.port = Some(first.to_owned());
-                if let Some(host) = setting.values.get(1) {
-                    self.host = Some(host.clone());
-                }
             }
             "wsgi_app" | "application" | "rackup" | "startup_file" => {
                 if self.application.is_some() {
@@ -360,14 +508,7 @@ impl<'a> AppSettings<'a> {
                 }
                 self.application = Some(first.to_owned());
             }
-            "app_type" => match first {
-                "rack" | "wsgi" => {}
-                _ => {
-                    return Some(Err(
-                        "Komainu runs Python, Ruby and Perl: let other applications listen, and name them in `proxy`",
-                    ));
-                }
-            },
+            "app_type" => {}
             "chdir" | "directory" | "app_root" => self.app.set_text("folder", first),
             "user" | "group" => self.app.set_text(&setting.name, first),
             "environment" => self.set_env("RACK_ENV", first),
@@ -404,21 +545,24 @@ impl<'a> AppSettings<'a> {
                 };
                 self.top.set_in("log", "level", TomlItem::text(level));
             }
-            "forwarded_allow_ips" => match first {
-                "*" => {
-                    return Some(Err(
-                        "proxies have to be named: write `trusted_proxies` with their networks",
-                    ));
+            "forwarded_allow_ips" => {
+                let texts = setting.values.iter().flat_map(|value| value.split(',')).map(str::trim);
+                let (networks, others): (Vec<&str>, Vec<&str>) =
+                    texts.filter(|text| !text.is_empty()).partition(|text| is_network(text));
+                if !networks.is_empty() {
+                    let networks = networks.into_iter().map(TomlItem::text);
+                    self.top.set("trusted_proxies", TomlItem::List(networks.collect()));
                 }
-                _ => {
-                    let all = setting
-                        .values
-                        .iter()
-                        .flat_map(|value| value.split(','))
-                        .map(|one| TomlItem::text(one.trim()));
-                    self.top.set("trusted_proxies", TomlItem::List(all.collect()));
-                }
-            },
+                return Some(Err(if others.is_empty() {
+                    "REMOTE_ADDR is the address that these proxies name too"
+                } else {
+                    "proxies have to be named: write `trusted_proxies` with their networks"
+                }));
+            }
+            "http_content_length_limit" => {
+                let bytes = first.parse::<u64>().unwrap_or(0);
+                self.top.set_in("limits", "body", TomlItem::Text(format!("{bytes}B")));
+            }
             "limit_request_line" if first == "0" => return Some(Err("there is always a limit: 8 KiB")),
             "limit_request_line" => {
                 let bytes = first.parse::<u64>().unwrap_or(8190).clamp(1024, 1 << 20);
@@ -436,12 +580,13 @@ impl<'a> AppSettings<'a> {
         Some(Ok(()))
     }
 
-    fn set_env(&mut self, name: &str, value: &str) {
+    pub(super) fn set_env(&mut self, name: &str, value: &str) {
         self.app.set_in("env", name, TomlItem::text(value));
     }
 
     /// Returns the configuration.
     pub(super) fn into_draft(mut self) -> ConfigDraft {
+        self.translate_settings();
         let (key, default, port) = match self.kind {
             ImportKind::Gunicorn if self.is_asgi => ("asgi", "app:app", "127.0.0.1:8000"),
             ImportKind::Gunicorn => ("wsgi", "app:app", "127.0.0.1:8000"),
@@ -508,4 +653,10 @@ fn app_draft(
     route.set("app", TomlItem::text(name));
     draft.sites.push(SiteDraft { section: site, routes: vec![route] });
     draft
+}
+
+/// Whether a text is an address or a network.
+pub(super) fn is_network(text: &str) -> bool {
+    let (address, bits) = text.split_once('/').unwrap_or((text, "0"));
+    bits.parse::<u8>().is_ok_and(|bits| bits <= 128) && address.parse::<std::net::IpAddr>().is_ok()
 }
