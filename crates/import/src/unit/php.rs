@@ -36,6 +36,14 @@ fn script_folders<'a>(all: &[UnitScripts<'a>]) -> Vec<(&'a str, Option<&'a str>)
     found
 }
 
+/// Returns the script that answers all requests of a PHP application or of one of its targets, if there is one, as a
+/// path below the root.
+pub(super) fn script_of(node: &DataNode, target: Option<&str>) -> Option<String> {
+    let all = collect_scripts(node);
+    let script = all.iter().find(|scripts| scripts.target == target)?.script?;
+    Some(format!("/{}", script.trim_start_matches('/')))
+}
+
 /// Returns Komainu's name of a PHP application or of one of its targets.
 pub(super) fn app_name(name: &str, node: &DataNode, target: Option<&str>) -> String {
     let all = collect_scripts(node);
@@ -79,7 +87,7 @@ pub(super) fn php_sections(
         if let Some(script) = value.get("script") {
             script.mark_different(
                 ledger,
-                "other scripts and files below the root answer under their own paths too",
+                "behind `share`, other scripts and files below the root answer under their own paths too",
             );
         }
         if let Some(index) = value.get("index") {

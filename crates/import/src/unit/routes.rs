@@ -1,8 +1,9 @@
 //! Translation of Unit's routes: steps of which the first match responds.
 
-use super::php::app_name;
+use super::php::{app_name, script_of};
 use crate::conditions::{
     RouteCondition, add_conditions, any_value, close_route, exact_cookie_condition, is_closed,
+    method_condition,
 };
 use crate::data::{DataNode, DataValue};
 use crate::draft::{CONDITIONS, ConfigDraft, SiteDraft, TomlItem, TomlSection};
@@ -39,9 +40,9 @@ impl<'a> UnitRoutes<'a> {
                 self.translate_steps(pass, 0, &mut routes)
             }
             Some(pass) => {
-                let mut section = TomlSection::default();
-                self.translate_pass(pass, &mut section);
-                routes.push(RouteWithHosts { hosts: Vec::new(), section });
+                let mut route = RouteWithHosts { hosts: Vec::new(), section: TomlSection::default() };
+                self.translate_pass(pass, &mut route.section);
+                self.push_route(pass, TomlSection::default(), route, &mut routes);
             }
             None => {}
         }
@@ -132,21 +133,16 @@ impl<'a> UnitRoutes<'a> {
         {
             step.mark_different(self.ledger, "");
             conditions.mark_impossible(self.ledger, reason.as_ref());
-            let refuses = step.at(&["action", "return"]).and_then(DataNode::number);
+            let redirects = step.at(&["action", "return"]).and_then(DataNode::number);
             // A redirect may lead to a login page, unless its conditions only concern scheme, path or host.
             let is_scheme =
                 conditions.entries().iter().all(|(key, _)| matches!(key.as_str(), "scheme" | "uri" | "host"));
-            if refuses.is_some_and(|status| (400..500).contains(&status) || status >= 300 && !is_scheme) {
-                self.mark_all_impossible(
-                    step,
-                    &format!("{reason}: the route is closed (403) until the condition is written"),
-                );
-                close_route(&mut section, self.ledger.check_comment(step.line, reason.as_ref()));
-                found.push(RouteWithHosts { hosts, section });
+            if is_scheme && redirects.is_some_and(|status| (300..400).contains(&status)) {
+                let all = "the step was left out: write a route for it by hand";
+                self.mark_all_impossible(step, &format!("{reason}: {all}"));
                 return;
             }
-            let all = "the step was left out: write a route for it by hand";
-            self.mark_all_impossible(step, &format!("{reason}: {all}"));
+            self.close_step(step, reason.as_ref(), (hosts, section), found);
             return;
         }
         let Some(action) = step.get("action") else { return };
@@ -160,9 +156,19 @@ impl<'a> UnitRoutes<'a> {
                     || route.section.entries.iter().any(|(key, _)| section.get(key).is_some())
             });
             if clashes {
-                action.mark_different(self.ledger, "");
-                self.mark_all_impossible(action, "conditions of both, the step and the routes that it leads to, cannot be joined: write these routes by hand");
+                let reason = "conditions of both, the step and the routes that it leads to, cannot be joined";
+                self.close_step(step, reason, (hosts, section), found);
                 return;
+            }
+            // Requests that none of these routes matches do not come back.
+            let is_any = |route: &RouteWithHosts| {
+                route.hosts.is_empty() && CONDITIONS.iter().all(|key| route.section.get(key).is_none())
+            };
+            if !below.iter().any(is_any) {
+                let mut rest = TomlSection::default();
+                rest.comment("Unit answers 404 if none of the routes that a step leads to matches.");
+                rest.set("respond", TomlItem::Number(404));
+                below.push(RouteWithHosts { hosts: Vec::new(), section: rest });
             }
             for mut route in below {
                 let mut entries = section.entries.clone();
@@ -175,7 +181,61 @@ impl<'a> UnitRoutes<'a> {
             }
             return;
         }
+        let conditions = section.clone();
         self.translate_action(action, &mut section);
+        self.push_route(pass, conditions, RouteWithHosts { hosts, section }, found);
+    }
+
+    /// Adds a route, and another one before it that refuses what Unit's PHP does not answer.
+    fn push_route(
+        &self,
+        pass: &str,
+        conditions: TomlSection,
+        mut route: RouteWithHosts,
+        found: &mut Vec<RouteWithHosts>,
+    ) {
+        if route.section.get("app").is_some()
+            && route.section.get("files").is_none()
+            && let Some((one, target)) = self.php_of_pass(pass)
+        {
+            match script_of(one, target) {
+                Some(script) => route.section.set_text("rewrite", script),
+                None if asks_for_scripts(&conditions) => {}
+                None => {
+                    let mut others = conditions;
+                    others
+                        .comment("Unit runs scripts alone: it does not send the other files below the root.");
+                    let scripts = TomlItem::text_list(&["*.php", "*.php/*", "*/"]);
+                    others.exclude(TomlItem::Table(vec![("path".to_owned(), scripts)]));
+                    others.set("respond", TomlItem::Number(404));
+                    found.push(RouteWithHosts { hosts: route.hosts.clone(), section: others });
+                }
+            }
+        }
+        found.push(route);
+    }
+
+    /// Returns the PHP application and the target to which a step passes its requests.
+    fn php_of_pass<'p>(&self, pass: &'p str) -> Option<(&'a DataNode, Option<&'p str>)> {
+        let mut parts = pass.strip_prefix("applications/")?.split('/');
+        let one = self.config.at(&["applications", parts.next()?])?;
+        let kind = one.get("type").and_then(DataNode::text)?;
+        kind.starts_with("php").then(|| (one, parts.next()))
+    }
+
+    /// Closes the requests of a step, as far as its conditions have an equivalent.
+    fn close_step(
+        &self,
+        step: &DataNode,
+        reason: &str,
+        (hosts, mut section): (Vec<String>, TomlSection),
+        found: &mut Vec<RouteWithHosts>,
+    ) {
+        self.mark_all_impossible(
+            step,
+            &format!("{reason}: the route is closed (403) until it is written by hand"),
+        );
+        close_route(&mut section, self.ledger.check_comment(step.line, reason));
         found.push(RouteWithHosts { hosts, section });
     }
 
@@ -261,10 +321,15 @@ impl<'a> UnitRoutes<'a> {
         let meant = all(&meant)?;
         let excluded = all(&excluded)?;
         if !excluded.is_empty() {
-            section.exclude(TomlItem::Table(vec![(directive.to_owned(), TomlItem::text_or_list(excluded))]));
+            let excluded = match directive {
+                "method" => method_condition(excluded),
+                _ => RouteCondition::new(directive, TomlItem::text_or_list(excluded)),
+            };
+            RouteCondition::none_of(&[excluded]).write(section);
         }
         match directive {
             _ if meant.is_empty() => {}
+            "method" => method_condition(meant).write(section),
             "host" => hosts.extend(meant),
             _ => section.set(directive, TomlItem::text_or_list(meant)),
         }
@@ -288,6 +353,7 @@ impl<'a> UnitRoutes<'a> {
                     "the new path does not begin with `/`: write `rewrite` in the route",
                 );
                 section.comment("CHECK: Unit rewrote the path here.");
+                // Closed below, as all that an action has and a route has not.
             }
         }
         if let Some(pass) = text("pass") {
@@ -503,6 +569,19 @@ impl DataNode {
 
 fn proxy_url(url: &str) -> String {
     url.strip_prefix("http://unix:").map_or_else(|| url.to_owned(), |path| format!("unix:{path}"))
+}
+
+/// Whether the paths of a route are those of scripts and folders alone.
+fn asks_for_scripts(conditions: &TomlSection) -> bool {
+    let is_script = |item: &TomlItem| {
+        let ends = |text: &str| [".php", ".php/*", "/"].iter().any(|end| text.ends_with(end));
+        item.as_text().is_some_and(|text| !text.starts_with('~') && ends(text))
+    };
+    match conditions.get("path") {
+        Some(TomlItem::List(items)) => items.iter().all(is_script),
+        Some(item) => is_script(item),
+        None => false,
+    }
 }
 
 /// Translates the values of header fields or parameters in a step. The field has to be present even if values

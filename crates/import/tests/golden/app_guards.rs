@@ -215,6 +215,56 @@ fn unit_restrictions_are_kept_or_closed() {
             &["\nfiles"],
         ),
         (
+            "an unknown condition of an application before files",
+            unit(
+                "",
+                &format!(
+                    "{{\"match\": {{\"if\": \"$cookie_a\", \"uri\": \"/a/*\"}}, \"action\": {{\"proxy\": \"http://127.0.0.1:1\"}}}}, {SHARE}"
+                ),
+            ),
+            &["path = \"/a/*\"\nrespond = 403", "CHECK guarded.json:"],
+            &["proxy ="],
+        ),
+        (
+            "methods without HEAD",
+            unit(
+                "",
+                &format!("{{\"match\": {{\"method\": \"!GET\"}}, \"action\": {{\"return\": 405}}}}, {SHARE}"),
+            ),
+            &["not = { method = \"GET\", not = { method = \"HEAD\" } }\nrespond = 405"],
+            &[],
+        ),
+        (
+            "GET alone",
+            unit("", "{\"match\": {\"method\": \"GET\"}, \"action\": {\"share\": \"/www$uri\"}}"),
+            &["method = \"GET\"\nnot = { method = \"HEAD\" }"],
+            &[],
+        ),
+        (
+            "PHP without a script",
+            "{\"listeners\": {\"*:80\": {\"pass\": \"applications/a\"}},\n\"applications\": {\"a\": {\"type\": \"php\", \"root\": \"/srv/a\"}}}".to_owned(),
+            &["not = { path = [\"*.php\", \"*.php/*\", \"*/\"] }\nrespond = 404"],
+            &[],
+        ),
+        (
+            "PHP with a script",
+            "{\"listeners\": {\"*:80\": {\"pass\": \"applications/a\"}},\n\"applications\": {\"a\": {\"type\": \"php\", \"root\": \"/srv/a\", \"script\": \"b.php\"}}}".to_owned(),
+            &["app = \"a\"\nrewrite = \"/b.php\""],
+            &[],
+        ),
+        (
+            "routes that lead to others with conditions of the same kind",
+            "{\"listeners\": {\"*:80\": {\"pass\": \"routes/main\"}},\n\"routes\": {\"main\": [{\"match\": {\"uri\": \"/a/*\"}, \"action\": {\"pass\": \"routes/a\"}},\n{\"action\": {\"share\": \"/www$uri\"}}],\n\"a\": [{\"match\": {\"uri\": \"*.txt\"}, \"action\": {\"return\": 403}}]}}".to_owned(),
+            &["path = \"/a/*\"\nrespond = 403", "CHECK guarded.json:"],
+            &[],
+        ),
+        (
+            "routes that lead to others and do not come back",
+            "{\"listeners\": {\"*:80\": {\"pass\": \"routes/main\"}},\n\"routes\": {\"main\": [{\"match\": {\"uri\": \"/a/*\"}, \"action\": {\"pass\": \"routes/a\"}},\n{\"action\": {\"share\": \"/www$uri\"}}],\n\"a\": [{\"match\": {\"method\": \"POST\"}, \"action\": {\"return\": 200}}]}}".to_owned(),
+            &["path = \"/a/*\"\nrespond = 404"],
+            &[],
+        ),
+        (
             "a redirect by an unknown condition",
             unit(
                 "",
