@@ -211,6 +211,9 @@ impl Finder {
         }
         self.claim_check(key, core);
         let mut nothing = LookupResult::Missing;
+        let is_page_missing = |found: &LookupResult| {
+            matches!(found, LookupResult::NoIndex) && !self.options.files.falls_back_for_folders
+        };
         for candidate in &self.candidates {
             let answer = match candidate {
                 PathCandidate::FromRequest(pieces) => {
@@ -224,7 +227,7 @@ impl Finder {
                         self.look_up(file, key, core).await?
                     }
                 }
-                PathCandidate::Fixed { .. } if !fixed => continue,
+                PathCandidate::Fixed { .. } if !fixed || is_page_missing(&nothing) => continue,
                 PathCandidate::Fixed { path, key } => match self.find_fresh(key, core) {
                     Some(entry) => LookupResult::File(entry),
                     None => {

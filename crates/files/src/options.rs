@@ -158,6 +158,8 @@ directives! {
         /// The file for paths without a file, sent with status 200: the page of a single-page application.
         "fallback" fallback: Option<String> = absent("404 Not Found"),
             Maybe(Text { what: "a path such as \"/index.html\"", parse: fallback });
+        /// Whether `fallback` also answers for folders without an index page. If not, they are 404 Not Found.
+        "fallback_folders" falls_back_for_folders: bool = true, Flag;
         /// Whether a folder without index is listed: as a page, or as JSON for clients that prefer it.
         "listing" listing: bool = false, Flag;
         /// Whether files and folders with a leading dot are served. `/.well-known/` always is.

@@ -346,6 +346,32 @@ files = { root = "www", try = ["$path", "$path.html"], fallback = "/index.html",
 }
 
 #[test]
+fn folders_without_an_index_page_are_not_for_the_fallback() {
+    let folder = Folder::new();
+    folder.write("www/index.html", "app").write("www/empty/x", "x").write("www/sub/index.html", "sub");
+    folder.write("www/empty.html", "page");
+    let rig = Rig::config(
+        folder,
+        r#"
+[[route]]
+path = "/spa/*"
+files = { root = "www", strip_prefix = true, fallback = "/index.html" }
+[[route]]
+files = { root = "www", try = ["$path", "$path.html"], fallback = "/index.html", fallback_folders = false }
+"#,
+    );
+    rig.get("/spa/empty/").expect(200, "app");
+    rig.get("/empty/").expect_status(404);
+    rig.get("/empty").expect(200, "page");
+    rig.get("/sub/").expect(200, "sub");
+    rig.get("/missing/").expect(200, "app");
+    rig.get("/").expect(200, "app");
+    // The same path again, from the cache of files.
+    rig.get("/spa/empty/").expect(200, "app");
+    rig.get("/empty/").expect_status(404);
+}
+
+#[test]
 fn curl_receives_files_and_reuses_connections() {
     let rig = Rig::files(&[("a", "0123456789")]);
     let url = rig.url("/a");
