@@ -43,6 +43,7 @@ use crate::conditions::{add_conditions, close_route};
 use crate::data::{DataNode, parse_json, read_file};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection, route_covers};
 use crate::findings::{ImportError, ImportLedger, ImportResult, Untranslatable};
+use changed_path::ChangedPath;
 use groups::{RouteGroups, may_answer};
 use hidden_files::HiddenFilesOutcome;
 use hosts::{CaddyRoute, build_sites, common_hosts};
@@ -50,8 +51,9 @@ use matchers::has_no_path;
 use reader::{CaddyReader, CaddySettings};
 use refusals::ServerRefusals;
 use restrictions::{
-    HARMLESS_HANDLERS, matches_folders_without_slash, matches_only_files, may_lead_to_login,
-    redirects_to_slash, restricts_access, rewrites_to_found_file, uses_groups,
+    HARMLESS_HANDLERS, answers_without_file, is_answer_without_file, matches_folders_without_slash,
+    matches_only_files, may_lead_to_login, redirects_to_slash, restricts_access, rewrites_to_found_file,
+    uses_groups,
 };
 use scripts::{CaddyScripts, fastcgi_handler};
 use variants::VARIANTS_MAX;
@@ -121,6 +123,9 @@ pub fn import(path: &Path) -> Result<ImportResult, ImportError> {
     for (at, routes) in refusals {
         draft.sites[at].routes.splice(..0, routes);
     }
+    if let Some(disabled) = config.at(&["admin", "disabled"]) {
+        disabled.mark_not_needed(&ledger, "not needed: `[control]` is off unless it is asked for");
+    }
     config.mark_impossible(
         &ledger,
         "there is nothing like it here: see docs/configuration.md for what Komainu has instead",
@@ -189,6 +194,14 @@ impl CaddyReader<'_> {
                     continue;
                 }
             };
+            // Paths without a file are those of another file there, which the route does not get.
+            let asks_for_path = merged.iter().any(|(_, (_, conditions))| conditions.get("path").is_some());
+            if matches!(settings.path, ChangedPath::Tried(_)) && asks_for_path && answers_without_file(route)
+            {
+                let reason = "Caddy looks for a file first, and paths without one do not get here";
+                self.close_route(route, reason, found, (hosts, settings));
+                continue;
+            }
             if merged.is_empty() {
                 route.mark_not_needed(
                     self.ledger,
@@ -427,6 +440,15 @@ impl CaddyReader<'_> {
             handler.get("handler").into_iter().for_each(|one| one.mark_translated(self.ledger));
             let mut section = settings.section.clone();
             let answers = matches!(kind, "file_server" | "reverse_proxy");
+            if is_answer_without_file(handler, kind)
+                && (settings.needs_file || kind == "reverse_proxy" && !settings.try_files.is_empty())
+            {
+                let reason = "Caddy answers it for paths with a file alone, or with the path of another: the route is closed (403)";
+                handler.mark_all_impossible(self.ledger, reason);
+                section.close(self.ledger.check_comment(handler.line, reason));
+                found.push(CaddyRoute { hosts: hosts.to_vec(), section });
+                return;
+            }
             if let Some(check) = settings.unknown_path.as_ref().filter(|_| answers) {
                 handler.mark_all_impossible(
                     self.ledger,
@@ -500,6 +522,9 @@ impl CaddyReader<'_> {
                             found.push(CaddyRoute { hosts: hosts.to_vec(), section });
                             return;
                         }
+                    }
+                    if let Some(section) = self.missing_root_route(settings, &section) {
+                        found.push(CaddyRoute { hosts: hosts.to_vec(), section });
                     }
                     self.translate_files(handler, settings, &mut section);
                     if !section.is_closed() {

@@ -49,6 +49,9 @@ impl CaddyReader<'_> {
                     "the server depends on the request: write a route for each",
                 ),
                 Some(path) => to.push(format!("unix:{path}")),
+                None if text.contains(['/', '*', '?', '#', '@', ' ']) || text.is_empty() => {
+                    dial.mark_impossible(self.ledger, "this is not the address of a server");
+                }
                 None if text.starts_with(':') => to.push(format!("{scheme}://127.0.0.1{text}")),
                 None => to.push(format!("{scheme}://{text}")),
             }

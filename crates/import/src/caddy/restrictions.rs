@@ -19,6 +19,32 @@ pub(super) fn restricts_access(node: &DataNode, redirects_restrict: bool) -> boo
     restricts_itself || handlers.iter().chain(routes).any(|one| restricts_access(one, redirects_restrict))
 }
 
+/// Whether a handler answers requests, other than with files or an error.
+pub(super) fn is_answer_without_file(handler: &DataNode, kind: &str) -> bool {
+    let status = handler.get("status_code").and_then(DataNode::number);
+    let is_refused = handler.get("abort").and_then(DataNode::flag) == Some(true)
+        || status.is_some_and(|status| (400..600).contains(&status));
+    match kind {
+        "static_response" => !is_refused,
+        "reverse_proxy" => handler.get("handle_response").is_none(),
+        _ => false,
+    }
+}
+
+/// Whether a route, or one in it, answers requests other than with files or an error, or changes the path.
+pub(super) fn answers_without_file(node: &DataNode) -> bool {
+    let kind = node.get("handler").and_then(DataNode::text);
+    let answers = match kind {
+        None | Some("file_server" | "subroute" | "headers" | "vars" | "error" | "request_body") => false,
+        Some(kind) if HARMLESS_HANDLERS.contains(&kind) => false,
+        Some(kind @ "static_response") => is_answer_without_file(node, kind),
+        Some(_) => true,
+    };
+    let handlers = node.get("handle").map_or(&[][..], DataNode::items);
+    let routes = node.get("routes").map_or(&[][..], DataNode::items);
+    answers || handlers.iter().chain(routes).any(answers_without_file)
+}
+
 /// Whether a redirect with these matchers may lead to a login page.
 pub(super) fn may_lead_to_login(route: &DataNode) -> bool {
     let keys = route.get("match").map_or(&[][..], DataNode::items).iter().flat_map(DataNode::entries);

@@ -73,6 +73,12 @@ impl CaddyReader<'_> {
     /// translation, what follows is closed: it would send other files.
     pub(super) fn translate_try_files(&self, file: &DataNode, settings: &mut CaddySettings) {
         let tries = file.get("try_files").map_or_else(Vec::new, DataNode::texts);
+        if tries.last().is_some_and(|path| path == "=404") {
+            settings.needs_file = true;
+            const PATH: &str = "{http.request.uri.path}";
+            let names_folder = |path: &String| path.ends_with('/') || path.ends_with(PATH) && path != PATH;
+            settings.has_no_root |= !tries.iter().any(names_folder);
+        }
         let mut plain: Vec<String> = tries
             .iter()
             .map(|path| path.replace("{http.request.uri.path}", "$path"))
@@ -129,7 +135,10 @@ impl CaddyReader<'_> {
             {
                 settings.path = settings.path.tried(&plain);
                 settings.try_files = plain;
-                file.mark_translated(self.ledger);
+                file.mark_different(
+                    self.ledger,
+                    "folders are found without the slash at the end too: these are redirected to it, or 404",
+                );
             }
             _ => {
                 let reason = "`try` in `files` takes paths with `$path`, and `fallback` one more: what follows is closed (403)";

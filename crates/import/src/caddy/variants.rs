@@ -39,6 +39,7 @@ pub(super) fn changes_answers(before: &CaddySettings, after: &CaddySettings) -> 
         || before.root != after.root
         || before.strip_prefix != after.strip_prefix
         || before.try_files != after.try_files
+        || before.needs_file != after.needs_file
         || before.scripts != after.scripts
         || before.php != after.php
         || before.request != after.request
