@@ -16,6 +16,15 @@ use crate::coded::CodedResponse;
 
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
+
+/// Selects what the client gets of a response: never a part of one in which texts are replaced.
+fn select(exchange: &Exchange<'_>, status: Status, fields: &Fields, length: Option<u64>) -> Selected {
+    match answer::select(exchange.request().head(), status, fields, length) {
+        Selected::Part(..) | Selected::Unsatisfiable(_) if exchange.replaces_texts(fields) => Selected::Whole,
+        selected => selected,
+    }
+}
+
 /// Writes a stored response, in its compressed form if `coded` has one.
 pub(crate) async fn write_stored(
     exchange: &mut Exchange<'_>,
@@ -26,7 +35,7 @@ pub(crate) async fn write_stored(
     let age_s = object.freshness().age_s(exchange.core().unix_s());
     let fields = coded.fields.as_ref().unwrap_or(object.client_fields());
     let length = coded.body.as_ref().map_or(object.body.len(), |body| body.len() as u64);
-    let selected = answer::select(exchange.request().head(), object.status, fields, Some(length));
+    let selected = select(exchange, object.status, fields, Some(length));
     let dictionary = coded.dictionary.as_deref();
     let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status, dictionary };
     let range = match sent.begin(exchange, &selected, Length::Known(length)).await? {
@@ -155,7 +164,7 @@ pub(crate) async fn write_filled(
         None => (&response.fields, None),
     };
     let cache_status = cache_status::forwarded(reason, !reader.is_leader(), Some(outcome));
-    let selected = answer::select(exchange.request().head(), response.status, fields, response.length);
+    let selected = select(exchange, response.status, fields, response.length);
     let length = response.length.map_or(Length::Unknown, Length::Known);
     let sent = HeadToSend { status: response.status, fields, age_s, cache_status: &cache_status, dictionary };
     let Some(range) = sent.begin(exchange, &selected, length).await? else { return Ok(()) };

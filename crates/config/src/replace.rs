@@ -35,9 +35,10 @@ directives! {
     ///
     /// If several texts begin at one place, the first rule applies; replacements are not searched again. The
     /// route's requests have `Accept-Encoding: identity` for upstream servers, applications and files;
-    /// `compress` compresses the edited response. Not edited: coded bodies, parts (206), and responses with
-    /// `no-transform` or a digest of their bytes. An edited response has no length, no `Last-Modified` and no
-    /// ranges, and its `ETag` is weak. The cache stores the original bodies.
+    /// `compress` compresses the edited response. Not edited: coded bodies, and responses with `no-transform`
+    /// or a digest of their bytes. An edited response has no length, no `Last-Modified` and no ranges, and its
+    /// `ETag` is weak: a client that asks for a part gets the whole, and upstream servers get no `Range` unless
+    /// the name is one of compressed content (`film.mp4`). The cache stores the original bodies.
     BodyEdit in "`replace` of a site or route", check replacement_agrees {
         /// The text that is replaced, byte by byte: up to 1 KiB.
         "from" from: String = required(""), Text { what: "a text", parse: from_text };

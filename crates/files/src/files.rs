@@ -184,8 +184,10 @@ impl Files {
                 None => self.choose_variant(entry, &asked, exchange.core()).await,
             };
             chosen.map(|variant| {
-                let ranges_max =
-                    if variant.ranges { self.finder.options().files.ranges_max as usize } else { 0 };
+                // Texts of a part are not replaced.
+                let has_ranges =
+                    variant.ranges && !(asked.has_range() && exchange.replaces_texts(&variant.fields));
+                let ranges_max = if has_ranges { self.finder.options().files.ranges_max as usize } else { 0 };
                 let plan = asked.plan(method, &variant.validators(), variant.length, ranges_max);
                 (variant, plan)
             })

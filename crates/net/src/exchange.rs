@@ -27,9 +27,7 @@ use crate::memory::Pressure;
 use crate::named_file::NamedFile;
 use crate::notes::RequestNotes;
 use crate::page::ErrorPages;
-use crate::replace::{
-    BodyReplacement, REPLACED_BYTES, REPLACED_WEIGHT, ReplacementTexts, RequestReplacement,
-};
+use crate::replace::{REPLACED_BYTES, REPLACED_WEIGHT};
 use crate::request::Request;
 use crate::request_state::{self, Interception, ReplyState, RequestState, VerifiedUser};
 use crate::routed::{RequestContext, RouteLimits};
@@ -194,11 +192,6 @@ impl<'c> Exchange<'c> {
             Some(edits) => Cow::Owned(edits.apply(fields)),
             None => Cow::Borrowed(fields),
         }
-    }
-
-    /// Sets the replacements in response bodies. A response that has begun is not affected.
-    pub fn set_replacement(&mut self, replacement: Rc<BodyReplacement>, texts: Box<dyn ReplacementTexts>) {
-        self.state.filters.replacement = Some(RequestReplacement { replacement, texts });
     }
 
     /// Adds `Server-Timing` to the response, with the durations known when its head is sent.

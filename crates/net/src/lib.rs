@@ -94,6 +94,7 @@ mod routed;
 pub mod exchange;
 pub mod dictionary;
 mod coding_choice;
+mod replaced_content;
 mod intercept;
 
 pub mod flow;

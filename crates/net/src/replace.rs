@@ -115,6 +115,17 @@ pub(crate) struct RequestReplacement {
 }
 
 impl RequestReplacement {
+    /// Whether a complete response with these fields is changed.
+    pub(crate) fn changes(&self, request: &Head, fields: &Fields) -> bool {
+        let content_type = fields.first(b"Content-Type").map(media::without_parameters);
+        content_type.is_some_and(|media| self.replacement.rules_for(request, Status::OK, fields, &media) != 0)
+    }
+
+    /// Whether responses of this media type may be changed.
+    pub(crate) fn may_change(&self, media_type: &str) -> bool {
+        self.replacement.rules.iter().any(|rule| media::matches_any(media_type, &rule.media))
+    }
+
     /// Edits the head of a response whose body will change; `None` if it is sent unchanged or has no body.
     pub(crate) fn begin(
         &self,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;
 
-use http::{Fields, Template};
+use http::{Fields, Name, Template};
 use net::{BodyReplacement, Exchange, ReplacementRule, ReplacementTexts};
 
 use crate::edits::template_values;
@@ -46,6 +46,28 @@ impl RouteReplacement {
         exchange.set_replacement(self.rules.clone(), Box::new(FilledTexts(texts)));
         exchange.amend(&[b"accept-encoding".to_vec()], &self.identity);
     }
+}
+
+/// Removes the ranges from a request for an upstream server or application if its response may be one in which texts are
+/// replaced: a part of it (206) would have the texts as they were. Returns them, for a file that the response names.
+pub(crate) fn take_ranges(exchange: &mut Exchange<'_>) -> Option<Fields> {
+    if !exchange.may_replace_texts(None) {
+        return None;
+    }
+    let request = exchange.request();
+    request.field(Name::Range)?;
+    // Only content that is compressed already, such as a film, is known by its name not to be a page.
+    let media_type = files::media::media_type(request.path());
+    if http::media::is_compressed(media_type) && !exchange.may_replace_texts(Some(media_type)) {
+        return None;
+    }
+    let mut taken = Fields::new();
+    for (name, _, value) in request.fields().filter(|(name, ..)| matches!(name, Name::Range | Name::IfRange))
+    {
+        taken.push(name, value);
+    }
+    exchange.amend(&[b"range".to_vec(), b"if-range".to_vec()], &Fields::new());
+    Some(taken)
 }
 
 /// Replacement texts of a request.

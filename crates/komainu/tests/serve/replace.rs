@@ -137,8 +137,93 @@ fn head_and_304_have_no_body() {
     assert!(tag.starts_with("W/"), "{tag}");
     let unchanged = rig.ask("/a.html", &format!("If-None-Match: {tag}\r\n"));
     unchanged.expect(304, "").expect_field("ETag", &tag).expect_no_field("Last-Modified");
-    // A range refers to the unmodified file.
-    rig.ask("/a.html", "Range: bytes=0-1\r\n").expect(206, "<a");
+}
+
+#[test]
+fn parts_of_edited_files_are_not_sent() {
+    let folder = Folder::new();
+    let edited = PAGE.replace("old.example", "new.example");
+    folder.write("www/a.html", PAGE).write("www/a.txt", PAGE);
+    let text = r#"
+        [[route]]
+        files = "www"
+        replace = { from = "old.example", to = "new.example" }
+    "#;
+    let rig = Rig::config(folder, text);
+    for range in ["bytes=0-1", "bytes=-5", "bytes=0-0,5-6", "bytes=9999-"] {
+        let answer = rig.ask("/a.html", &format!("Range: {range}\r\n"));
+        answer.expect_status(200).expect_no_field("Content-Range");
+        assert_eq!(body(&answer), edited, "{range}");
+    }
+    rig.ask("/a.txt", "Range: bytes=0-1\r\n").expect(206, "<a");
+    rig.ask("/a.txt", "Range: bytes=9999-\r\n").expect_status(416);
+}
+
+#[test]
+fn parts_of_edited_stored_responses_are_not_sent() {
+    let (address, asked) = origin(vec![html("Cache-Control: max-age=60\r\n", PAGE)]);
+    let config = format!(
+        r#"
+        [[route]]
+        proxy = "http://{address}"
+        cache = true
+        replace = {{ from = "http://old.example", to = "$scheme://$host/n" }}
+        "#
+    );
+    let rig = Rig::config(Folder::new(), &config);
+    for range in ["bytes=0-1", "bytes=-5", "bytes=9999-"] {
+        let answer = rig.ask("/", &format!("Range: {range}\r\n"));
+        answer.expect_status(200).expect_no_field("Content-Range");
+        assert_eq!(body(&answer), wanted(&rig), "{range}");
+    }
+    assert_eq!(asked.try_iter().count(), 1, "two were answered from the cache");
+}
+
+#[test]
+fn upstream_servers_get_ranges_of_compressed_content_alone() {
+    let (address, asked) = origin(vec![html("", PAGE)]);
+    let rig = proxied(address, "");
+    for (path, has_range) in [
+        ("/", false),
+        ("/a", false),
+        ("/a.html", false),
+        ("/a.iso", false),
+        ("/a.mp4", true),
+        ("/a.zip", true),
+    ] {
+        rig.ask(path, "Range: bytes=0-1\r\nIf-Range: \"a\"\r\n");
+        let asked = asked.recv().unwrap().to_ascii_lowercase();
+        for field in ["\r\nrange: bytes=0-1\r\n", "\r\nif-range: \"a\"\r\n"] {
+            assert_eq!(asked.contains(field), has_range, "{path}: {asked}");
+        }
+    }
+}
+
+#[test]
+fn file_that_an_upstream_server_names_has_ranges() {
+    let ask = |name: &str| {
+        let head =
+            format!("HTTP/1.1 200 OK\r\nX-Accel-Redirect: /private/{name}\r\nConnection: close\r\n\r\n");
+        let (address, _asked) = origin(vec![head.into_bytes()]);
+        let text = format!(
+            r#"
+            [[site]]
+            replace = {{ from = "old.example", to = "new.example" }}
+            [[site.route]]
+            path = "/private/*"
+            internal = true
+            files = {{ root = "private", strip_prefix = true }}
+            [[site.route]]
+            proxy = "http://{address}"
+            "#
+        );
+        let folder = Folder::new();
+        folder.write("private/a.txt", PAGE).write("private/a.html", PAGE);
+        Rig::config(folder, &text).ask("/get", "Range: bytes=0-1\r\n")
+    };
+    ask("a.txt").expect(206, "<a");
+    let whole = ask("a.html");
+    assert_eq!(body(whole.expect_status(200)), PAGE.replace("old.example", "new.example"));
 }
 
 #[test]

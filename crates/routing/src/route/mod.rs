@@ -11,6 +11,7 @@ use steps::guard::SiteGuard;
 
 use crate::edits::RouteEdits;
 use crate::path_rules::PathRules;
+use crate::replace;
 use crate::request_path::RequestPath;
 
 mod handler;
@@ -225,10 +226,14 @@ impl Route {
         if internals.is_some() {
             exchange.permit_named_file();
         }
+        let ranges = if self.handler.is_backend() { replace::take_ranges(exchange) } else { None };
         let outcome = self.handler.serve(exchange, &self.paths, path).await;
         match (internals, exchange.take_named_file()) {
             // Boxed because it is rare.
             (Some(internals), Some(file)) => {
+                if let Some(ranges) = ranges {
+                    exchange.amend(&[], &ranges);
+                }
                 Box::pin(crate::internal::send(internals, self.steps.auth(), exchange, file)).await
             }
             _ => outcome,
