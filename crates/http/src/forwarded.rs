@@ -80,10 +80,31 @@ fn elements_reversed<'x>(head: &'x Head, bytes: &'x [u8], name: Name) -> impl It
     elements.map(scan::trim).filter(|element| !element.is_empty())
 }
 
+/// The elements of all `X-Forwarded-For` fields, last one first. Tabs stay, so that an element with one is no address: proxies
+/// write none, and other servers, such as nginx, do not take them for white space.
+fn addresses_reversed<'x>(head: &'x Head, bytes: &'x [u8]) -> impl Iterator<Item = &'x [u8]> {
+    let is_space = |byte: &&u8| matches!(byte, b' ' | b'\t');
+    let fields = head.fields.named(Name::XForwardedFor).rev();
+    let elements = fields.flat_map(move |field| {
+        let start =
+            field.value.start() - bytes[..field.value.start()].iter().rev().take_while(is_space).count();
+        let end = field.value.end() + bytes[field.value.end()..].iter().take_while(is_space).count();
+        bytes[start..end].rsplit(|&byte| byte == b',')
+    });
+    elements.map(trim_spaces).filter(|element| !element.is_empty())
+}
+
+fn trim_spaces(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ', rest @ ..] | [rest @ .., b' '] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
 fn claim_from_x_forwarded(head: &Head, bytes: &[u8], trusts: impl Fn(IpAddr) -> bool) -> ClaimedClient {
     let mut claim = ClaimedClient::default();
     let mut trusted_hops = 0;
-    for hop in elements_reversed(head, bytes, Name::XForwardedFor) {
+    for hop in addresses_reversed(head, bytes) {
         let Some(address) = address(hop) else { break };
         claim.address = Some(address);
         if !trusts(address.ip()) {
@@ -223,6 +244,13 @@ mod tests {
             ("X-Forwarded-For: 10.0.0.3, , 10.0.0.1,\n", "10.0.0.3:0", None),
             ("X-Forwarded-For: nonsense, 10.0.0.1\n", "10.0.0.1:0", None),
             ("X-Forwarded-For: 6.6.6.6, unknown\n", "-", None),
+            ("X-Forwarded-For:  1.1.1.1  ,10.0.0.1  \n", "1.1.1.1:0", None),
+            ("X-Forwarded-For:\t1.1.1.1\n", "-", None),
+            ("X-Forwarded-For: \t 1.1.1.1\n", "-", None),
+            ("X-Forwarded-For: 1.1.1.1\t\n", "-", None),
+            ("X-Forwarded-For: 1.1.1.1 \t \n", "-", None),
+            ("X-Forwarded-For: 1.1.1.1,\t10.0.0.1\n", "-", None),
+            ("X-Forwarded-For: 1.1.1.1\t, 10.0.0.1\n", "10.0.0.1:0", None),
             ("X-Forwarded-For: 1.1.1.1:80\n", "1.1.1.1:80", None),
             ("X-Forwarded-For: 2001:db8::7\n", "[2001:db8::7]:0", None),
             ("X-Forwarded-For: [2001:db8::7]:80\n", "[2001:db8::7]:80", None),
