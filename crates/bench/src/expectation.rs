@@ -53,6 +53,12 @@ impl Expectation {
         Ok(Expectation { text: text.trim().to_string(), figure, relation: order, value })
     }
 
+    /// Whether the figure is about the contents of responses, which are compared only if the plan says so.
+    #[must_use]
+    pub fn needs_contents(&self) -> bool {
+        self.figure.name == "differ"
+    }
+
     /// Checks whether the outcome meets the expectation.
     ///
     /// # Errors

@@ -276,8 +276,11 @@ fn exit_status_reflects_expectations_and_errors() {
     assert_eq!(status(&["bench", "-n", "50", "--expect", "errors = 0", &url]).0, Some(0));
     let (code, said) = status(&["bench", "-n", "50", "--expect", "p50 < 1us", &url]);
     assert!(code == Some(1) && said.contains("expected p50 < 1us, found"), "{said}");
+    let compared = ["bench", "-n", "50", "--verify", "--expect", "differ = 0", url.as_str()];
+    assert_eq!(status(&compared).0, Some(0));
     for (arguments, what) in [
         (&["bench", "-n", "1", "http://127.0.0.1:1/"][..], "connection refused"),
+        (&["bench", "-n", "1", "--expect", "differ = 0", &url], "needs `--verify`"),
         (&["bench", "-n", "1", "http://no-such-host.invalid/"], "no-such-host.invalid is not known"),
         (
             &["bench", "-n", "1", "--connect-timeout", "300ms", "http://192.0.2.1/"],

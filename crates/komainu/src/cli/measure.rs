@@ -288,11 +288,18 @@ pub(crate) fn run_bench(arguments: &BenchArguments) -> Result<bool, Failure> {
         (None, Some(command)) => Some(ComparedSide::Command(command.clone())),
         (None, None) => None,
     };
+    let expectations: Vec<Expectation> =
+        showing.expect.iter().map(|text| Expectation::parse(text)).collect::<Result<_, _>>()?;
+    if !subject.plan.verify && expectations.iter().any(Expectation::needs_contents) {
+        return Err(Failure::new(
+            "`--expect` of `differ` needs `--verify`, which compares contents: without it only lengths are compared",
+        ));
+    }
     let job = BenchJob {
         subject,
         compared_side: versus,
         pairs: usize::from(showing.pairs),
-        expectations: showing.expect.iter().map(|text| Expectation::parse(text)).collect::<Result<_, _>>()?,
+        expectations,
         format: match showing.format {
             ReportFormat::Text => OutputFormat::Text,
             ReportFormat::Ab => OutputFormat::Ab { any_length: false },
