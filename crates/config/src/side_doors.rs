@@ -13,8 +13,8 @@ use crate::redirect_loops::has_conditions;
 /// Maximum number of routes of a site that are compared with each other, so that long configurations are checked quickly.
 const COMPARED_ROUTES_MAX: usize = 300;
 
-/// Looks through the routes of a site, unless they are very many.
-pub(crate) fn warn_of_side_doors(routes: &[Node], check: &mut Checker) {
+/// Looks through the routes of a site, unless they are very many. `php_apps` are the applications that run scripts of PHP.
+pub(crate) fn warn_of_side_doors(routes: &[Node], php_apps: &[&str], check: &mut Checker) {
     if routes.len() > COMPARED_ROUTES_MAX {
         return;
     }
@@ -33,7 +33,7 @@ pub(crate) fn warn_of_side_doors(routes: &[Node], check: &mut Checker) {
             else {
                 continue;
             };
-            warn_of_unguarded_index(route, path, name, guard, routes, check);
+            warn_of_unguarded_index(route, (path, name), guard, (routes, php_apps), check);
             if let Some(start) = name.strip_suffix('*') {
                 let start = start.trim_end_matches('*');
                 warn_of_earlier_suffixes(route, path, start, guard, &routes[..index], check);
@@ -63,10 +63,9 @@ fn warn_of_unguarded_reading(route: &Node, guard: &str, later: &[Node], check: &
 /// Warns if a guarded path is that of an index page, and its folder goes to another route, which sends the page.
 fn warn_of_unguarded_index(
     route: &Node,
-    path: &Node,
-    name: &str,
+    (path, name): (&Node, &str),
     guard: &str,
-    routes: &[Node],
+    (routes, php_apps): (&[Node], &[&str]),
     check: &mut Checker,
 ) {
     let Ok(pattern) = PathPattern::parse(name) else { return };
@@ -77,7 +76,7 @@ fn warn_of_unguarded_index(
         return;
     }
     let is_page = |page: &&str| pattern.matches(format!("{folder}{page}").as_bytes());
-    let Some(page) = index_pages(next).into_iter().find(is_page) else { return };
+    let Some(page) = index_pages(next, php_apps).into_iter().find(is_page) else { return };
     let title = format!("the path `{}` does not match the folder `{}`", shorten(name), shorten(folder));
     let label = format!("`{guard}` does not apply to its index, `{page}`");
     let finding = check.warning(&path.span, title, label);
@@ -85,14 +84,27 @@ fn warn_of_unguarded_index(
     finding.help(format!("add the folder: `path = [\"{}\", \"{}\"]`", shorten(name), shorten(folder)));
 }
 
-/// Returns the names of index pages that a route with `files` sends for folders.
-fn index_pages(route: &Node) -> Vec<&str> {
-    let Some(files) = route.entry("files") else { return Vec::new() };
-    match files.value.entry("index") {
-        Some(_) => files.value.one_or_more("index").iter().filter_map(as_text).collect(),
-        None if route.entry("php").is_some() => vec!["index.php", "index.html"],
-        None => vec!["index.html"],
+/// Returns the names of index pages that a route with `files` sends, or with `php` or an application of PHP runs, for folders.
+fn index_pages<'n>(route: &'n Node, php_apps: &[&str]) -> Vec<&'n str> {
+    let app = route.entry("app").map(|app| app.value.entry("name").map_or(&app.value, |name| &name.value));
+    let is_php_app = app.and_then(as_text).is_some_and(|name| php_apps.contains(&name));
+    let runs_scripts = is_php_app || route.entry("php").is_some();
+    match route.entry("files") {
+        Some(files) if files.value.entry("index").is_some() => {
+            files.value.one_or_more("index").iter().filter_map(as_text).collect()
+        }
+        _ if runs_scripts => vec!["index.php", "index.html"],
+        Some(_) => vec!["index.html"],
+        None => Vec::new(),
     }
+}
+
+/// Returns the names of applications that run scripts of PHP.
+pub(crate) fn php_apps(node: &Node) -> Vec<&str> {
+    let Some(NodeData::Table(apps)) = node.entry("apps").map(|apps| &apps.value.data) else {
+        return Vec::new();
+    };
+    apps.iter().filter(|app| app.value.entry("php").is_some()).map(|app| app.key.as_str()).collect()
 }
 
 /// Warns if everything below `start` is guarded, and an earlier route answers the paths with some ending, such as

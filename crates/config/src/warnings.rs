@@ -13,7 +13,7 @@ use crate::guards::{
 use crate::no_effect::{warn_of_denied_networks, warn_of_foreign_prefix, warn_of_hsts_without_tls};
 use crate::redirect_loops::{has_conditions, uses_tls, warn_of_redirect_loops, warn_of_scheme_loops};
 use crate::scripts::warn_of_exposed_scripts;
-use crate::side_doors::{warn_of_side_doors, warn_of_unguarded_sites};
+use crate::side_doors::{php_apps, warn_of_side_doors, warn_of_unguarded_sites};
 use crate::site::branch_nodes;
 use settings::checker::{Checker, shorten};
 use settings::node::{Node, NodeData, as_text, for_each_text, is_enabled};
@@ -69,11 +69,12 @@ pub(crate) fn warn_of_document(node: &Node, check: &mut Checker) {
         warn_of_denied_networks(site, check);
         warn_of_universal_access(site, check);
     }
+    let php_apps = php_apps(node);
     let sites = node.items("site").iter().map(|site| site.items("route"));
     for routes in std::iter::once(node.items("route")).chain(sites) {
         warn_of_redirect_loops(routes, check);
         warn_of_unguarded_paths(routes, check);
-        warn_of_side_doors(routes, check);
+        warn_of_side_doors(routes, &php_apps, check);
         for route in routes {
             for route in std::iter::once(route).chain(branch_nodes(route)) {
                 warn_of_route(route, check);
