@@ -217,14 +217,28 @@ pub(crate) fn entry_texts(entry: &Entry) -> Vec<String> {
 }
 
 pub(crate) fn matches_path(route: &Node, path: &str) -> bool {
-    let matches = |text: &str| PathPattern::parse(text).is_ok_and(|pattern| pattern.matches(path.as_bytes()));
+    let matches = |text: &str| {
+        begins_like(text, path)
+            && PathPattern::parse(text).is_ok_and(|pattern| pattern.matches(path.as_bytes()))
+    };
     route.entry("path").is_none() || route.one_or_more("path").iter().filter_map(as_text).any(matches)
 }
 
 fn covers(route: &Node, path: &str) -> bool {
-    let Ok(wide) = PathPattern::parse(path) else { return false };
-    let covers = |text: &str| PathPattern::parse(text).is_ok_and(|pattern| pattern.covers(&wide));
-    route.entry("path").is_none() || route.one_or_more("path").iter().filter_map(as_text).any(covers)
+    let covers = |text: &str| {
+        let pair = || Some((PathPattern::parse(text).ok()?, PathPattern::parse(path).ok()?));
+        begins_like(text, path) && pair().is_some_and(|(pattern, wide)| pattern.covers(&wide))
+    };
+    match route.entry("path") {
+        None => PathPattern::parse(path).is_ok(),
+        Some(_) => route.one_or_more("path").iter().filter_map(as_text).any(covers),
+    }
+}
+
+/// Whether a pattern may match a path, or all paths of another pattern, as far as that is seen without parsing it: a
+/// site may have thousands of routes.
+fn begins_like(pattern: &str, path: &str) -> bool {
+    !pattern.starts_with('/') || path.starts_with(pattern.split('*').next().unwrap_or_default())
 }
 
 /// Whether a route answers with an error.

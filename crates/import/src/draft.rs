@@ -355,18 +355,55 @@ pub(crate) fn route_covers(one: &TomlSection, other: &TomlSection) -> bool {
         })
 }
 
+/// Routes among which those that cover another one are found by its path: a site may have thousands.
+#[derive(Default)]
+struct EarlierRoutes {
+    /// Routes for every path.
+    everywhere: Vec<usize>,
+    by_path: HashMap<String, Vec<usize>>,
+}
+
+impl EarlierRoutes {
+    /// Adds the route at this place.
+    fn add(&mut self, at: usize, route: &TomlSection) {
+        let paths = list_items(route.get("path"));
+        if paths.is_empty() {
+            self.everywhere.push(at);
+        }
+        for path in paths.iter().filter_map(|path| path.as_text()) {
+            self.by_path.entry(path.to_owned()).or_default().push(at);
+        }
+    }
+
+    /// Whether one of these routes, which are among `routes`, covers a route: see [`route_covers`].
+    fn cover(&self, routes: &[TomlSection], route: &TomlSection) -> bool {
+        let is_by = |at: &usize| route_covers(&routes[*at], route);
+        if self.everywhere.iter().any(is_by) {
+            return true;
+        }
+        let paths = list_items(route.get("path"));
+        let Some(path) = paths.first().and_then(|path| path.as_text()) else { return false };
+        let starts = path.char_indices().map(|(end, _)| format!("{}*", &path[..end]));
+        let all = starts.chain([path.to_owned(), format!("{path}*")]);
+        all.filter_map(|one| self.by_path.get(&one)).flatten().any(is_by)
+    }
+}
+
 impl SiteDraft {
     /// Removes routes that are never reached because an earlier route matches all of their requests. Those
     /// behind a closed route are kept, as comments.
     fn remove_unreachable_routes(&mut self) {
-        let mut before: Vec<TomlSection> = Vec::new();
-        self.routes.retain(|route| {
-            let is_covered = before.iter().any(|one| !one.is_closed() && route_covers(one, route));
-            if !is_covered && !only_rewrites(route) {
-                before.push(route.clone());
+        let mut before = EarlierRoutes::default();
+        let mut routes = Vec::new();
+        for route in std::mem::take(&mut self.routes) {
+            if !before.cover(&routes, &route) {
+                if !only_rewrites(&route) && !route.is_closed() {
+                    before.add(routes.len(), &route);
+                }
+                routes.push(route);
             }
-            !is_covered
-        });
+        }
+        self.routes = routes;
     }
 
     /// Refuses all requests of a site whose access check cannot be translated.
@@ -501,10 +538,14 @@ impl ConfigDraft {
         for site in &self.sites {
             out.push('\n');
             site.section.write("[[site]]", "site", &mut out);
+            let mut closed = EarlierRoutes::default();
             for (at, route) in site.routes.iter().enumerate() {
                 out.push('\n');
-                let is_behind = |before: &TomlSection| before.is_closed() && route_covers(before, route);
-                if site.routes[..at].iter().any(is_behind) {
+                let is_behind = closed.cover(&site.routes, route);
+                if route.is_closed() {
+                    closed.add(at, route);
+                }
+                if is_behind {
                     // The route is never reached; it is kept as a comment because it is to replace the closed
                     // route.
                     let mut text = String::new();

@@ -6,6 +6,7 @@ use super::php::{script_pass, without_looking_ahead};
 use super::translation::{LocationMatcher, Translation};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::literal_start;
 use crate::paths::may_match_only_file;
 
 impl<'d> Translation<'d> {
@@ -61,6 +62,17 @@ impl<'d> Translation<'d> {
         };
         let others = locations.ordered_places.iter();
         let others = others.filter(|other| other.entry != place.entry && !other.lacks_slash);
+        // Unless the path changes, or a name is a path of its own, scripts of folders are below those of the location.
+        let mut names = place.scope.effective_all("index").into_iter().flat_map(|one| &one.args);
+        let mut is_elsewhere = names.any(|name| name.starts_with('/') || name.contains('$'));
+        super::tree::visit(place.scope.innermost(), &mut |one| is_elsewhere |= one.name == "rewrite");
+        let starts = path_starts(place);
+        let others = others.filter(|other| {
+            let mut begins = path_starts(other).into_iter();
+            is_elsewhere
+                || begins
+                    .any(|one| starts.iter().any(|start| one.starts_with(start) || start.starts_with(&one)))
+        });
         let found: Vec<_> = others
             .filter(|other| scripts.iter().any(|name| may_have(other, name) && differs(other, name)))
             .collect();
@@ -108,6 +120,14 @@ impl<'d> Translation<'d> {
             LocationMatcher::Server => Some(format!("/{name}")),
             _ => None,
         }
+    }
+}
+
+/// Returns the beginnings of the paths of a location.
+fn path_starts(place: &LocationPlace<'_>) -> Vec<String> {
+    match place.paths.patterns.as_slice() {
+        [] => vec![String::new()],
+        patterns => patterns.iter().map(|pattern| literal_start(pattern)).collect(),
     }
 }
 

@@ -113,6 +113,16 @@ impl<'d> LocationPlace<'d> {
         }
     }
 
+    /// Whether a path may be one of those of the location, as far as that is seen at once: a server may have thousands.
+    fn may_match(&self, path: &str) -> bool {
+        match &self.matcher {
+            LocationMatcher::Exact(start) | LocationMatcher::Prefix(start, _) if !self.is_closed => {
+                path.starts_with(start.trim_end_matches('/'))
+            }
+            _ => true,
+        }
+    }
+
     /// Returns the effective `root` or `alias`, and the matcher of the location that contains it.
     pub(crate) fn find_folder(&self) -> Option<(&'d NginxDirective, LocationMatcher)> {
         let matchers: Vec<&LocationMatcher> = self.enclosing_matchers.iter().chain([&self.matcher]).collect();
@@ -145,6 +155,6 @@ impl<'d> ServerLocations<'d> {
 
     /// Returns the location that nginx selects for a path.
     pub(crate) fn find_location(&self, path: &str) -> Option<&LocationPlace<'d>> {
-        self.ordered_places.iter().find(|place| place.paths.matches(path))
+        self.ordered_places.iter().find(|place| place.may_match(path) && place.paths.matches(path))
     }
 }

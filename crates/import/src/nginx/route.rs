@@ -209,10 +209,9 @@ impl<'d> Translation<'d> {
             return;
         }
         let mut names: Vec<&str> = Vec::new();
-        for one in place.scope.levels.iter().flat_map(|level| level.iter()).filter(|one| one.block.is_none())
-        {
-            if !names.contains(&one.name.as_str()) {
-                names.push(&one.name);
+        for name in place.scope.simple_names() {
+            if !names.contains(&name) {
+                names.push(name);
             }
         }
         let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());

@@ -1,13 +1,45 @@
 //! Inheritance of directives from `http` to `server` to `location`, variables, and units of sizes and
 //! durations.
 
+use std::collections::HashMap;
+use std::rc::Rc;
+
 use super::tree::NginxDirective;
 use crate::findings::Untranslatable;
+
+/// The directives of a block by their names: blocks may have thousands, and each of their locations asks for many names.
+#[derive(Debug, Default)]
+struct NamedDirectives<'d> {
+    /// Directives of a name, with their places in the block.
+    by_name: HashMap<&'d str, Vec<(usize, &'d NginxDirective)>>,
+    /// Names of directives without a block, in the order in which they occur.
+    simple_names: Vec<&'d str>,
+}
+
+impl<'d> NamedDirectives<'d> {
+    fn of(block: &'d [NginxDirective]) -> Self {
+        let mut found = Self::default();
+        for (at, one) in block.iter().enumerate() {
+            let known = found.by_name.entry(&one.name).or_default();
+            if one.block.is_none() && known.iter().all(|(_, other)| other.block.is_some()) {
+                found.simple_names.push(&one.name);
+            }
+            known.push((at, one));
+        }
+        found
+    }
+
+    fn of_name(&self, name: &str) -> &[(usize, &'d NginxDirective)] {
+        self.by_name.get(name).map_or(&[], Vec::as_slice)
+    }
+}
 
 /// The blocks that enclose a place in the configuration, the outermost first.
 #[derive(Debug, Clone)]
 pub(crate) struct Scope<'d> {
     pub(crate) levels: Vec<&'d [NginxDirective]>,
+    /// The directives of each level by their names.
+    named: Vec<Rc<NamedDirectives<'d>>>,
     /// Capture groups of the regular expression that selected this place: names in nginx and in Komainu.
     pub(crate) groups: Vec<(String, String)>,
 }
@@ -15,24 +47,26 @@ pub(crate) struct Scope<'d> {
 impl<'d> Scope<'d> {
     /// Creates the scope of these blocks, the outermost first.
     pub(crate) fn of(levels: Vec<&'d [NginxDirective]>) -> Self {
-        Self { levels, groups: Vec::new() }
+        let named = levels.iter().map(|level| Rc::new(NamedDirectives::of(level))).collect();
+        Self { levels, named, groups: Vec::new() }
     }
 
     /// Returns this scope with the groups of the regular expression that selected it.
     pub(crate) fn with_groups(&self, groups: &[(String, String)]) -> Self {
-        Self { levels: self.levels.clone(), groups: groups.to_vec() }
+        Self { groups: groups.to_vec(), ..self.clone() }
     }
 
     /// Returns the scope of a block within this one.
     pub(crate) fn with_block(&self, block: &'d [NginxDirective]) -> Self {
         let mut scope = self.clone();
         scope.levels.push(block);
+        scope.named.push(Rc::new(NamedDirectives::of(block)));
         scope
     }
 
     /// Returns the effective directive: that of the innermost block that has one.
     pub(crate) fn effective(&self, name: &str) -> Option<&'d NginxDirective> {
-        self.levels.iter().rev().find_map(|level| level.iter().rev().find(|one| one.name == name))
+        self.named.iter().rev().find_map(|level| level.of_name(name).last()).map(|(_, one)| *one)
     }
 
     /// Returns the effective directives of a name that may be repeated: all of the innermost block that has
@@ -48,10 +82,13 @@ impl<'d> Scope<'d> {
 
     /// Like [`effective_all`](Self::effective_all), for several names that replace each other, such as `allow` and `deny`.
     pub(crate) fn effective_all_of(&self, names: &[&str]) -> Vec<&'d NginxDirective> {
-        let named = |level: &&'d [NginxDirective]| -> Vec<&'d NginxDirective> {
-            level.iter().filter(|one| names.contains(&one.name.as_str())).collect()
+        let named = |level: &Rc<NamedDirectives<'d>>| {
+            let mut found: Vec<_> = names.iter().flat_map(|name| level.of_name(name)).copied().collect();
+            found.sort_by_key(|(at, _)| *at);
+            found
         };
-        self.levels.iter().rev().map(named).find(|found| !found.is_empty()).unwrap_or_default()
+        let found = self.named.iter().rev().map(named).find(|found| !found.is_empty()).unwrap_or_default();
+        found.into_iter().map(|(_, one)| one).collect()
     }
 
     /// Returns the directives of the innermost block.
@@ -61,7 +98,13 @@ impl<'d> Scope<'d> {
 
     /// Returns the last directive of this name in the innermost block.
     pub(crate) fn innermost_last(&self, name: &str) -> Option<&'d NginxDirective> {
-        self.innermost().iter().rev().find(|one| one.name == name)
+        let (_, last) = self.named.last()?.of_name(name).last()?;
+        Some(last)
+    }
+
+    /// Returns the names of the directives without a block of all levels, in the order in which they occur, some several times.
+    pub(crate) fn simple_names(&self) -> impl Iterator<Item = &'d str> {
+        self.named.iter().flat_map(|level| level.simple_names.iter().copied())
     }
 
     /// Whether a `rewrite` in the server or one of its locations changes paths.
@@ -79,9 +122,12 @@ impl<'d> Scope<'d> {
     /// Returns this scope as of the execution of `one`: without the directives that follow in its block.
     pub(crate) fn before(&self, directive: &NginxDirective) -> Self {
         let mut scope = self.clone();
-        for level in &mut scope.levels {
-            if let Some(at) = level.iter().position(|other| other.entry == directive.entry) {
+        for (level, named) in scope.levels.iter_mut().zip(&mut scope.named) {
+            let same =
+                named.of_name(&directive.name).iter().find(|(_, other)| other.entry == directive.entry);
+            if let Some((at, _)) = same.copied() {
                 *level = &level[..at];
+                *named = Rc::new(NamedDirectives::of(level));
             }
         }
         scope
@@ -89,13 +135,9 @@ impl<'d> Scope<'d> {
 
     /// Whether level `at` is the block of a `location`.
     fn is_location(&self, at: usize) -> bool {
-        let (Some(level), Some(around)) = (self.levels.get(at), at.checked_sub(1).map(|at| self.levels[at]))
-        else {
-            return false;
-        };
-        around.iter().any(|one| {
-            one.name == "location" && std::ptr::eq(one.block_directives().as_ptr(), level.as_ptr())
-        })
+        let Some(level) = self.levels.get(at).filter(|_| at > 0) else { return false };
+        let locations = self.named[at - 1].of_name("location");
+        locations.iter().any(|(_, one)| std::ptr::eq(one.block_directives().as_ptr(), level.as_ptr()))
     }
 
     /// Returns the only `set` of a variable in these blocks; `None` if there are several or an `if` sets it.
@@ -103,13 +145,16 @@ impl<'d> Scope<'d> {
     fn find_set(&self, variable: &str) -> Option<&'d NginxDirective> {
         let is_it =
             |one: &&NginxDirective| one.name == "set" && one.first_arg().strip_prefix('$') == Some(variable);
+        let named = |level: usize, name: &str| self.named[level].of_name(name).iter().map(|(_, one)| *one);
+        let has_one = |level: &usize| named(*level, "set").any(|one| is_it(&one));
+        if !(0..self.levels.len()).any(|level| has_one(&level)) {
+            return None;
+        }
         let executed = |at: &usize| !(self.is_location(*at) && self.is_location(at + 1));
-        let all = || (0..self.levels.len()).filter(executed).flat_map(|at| self.levels[at].iter());
-        let mut found = all().filter(is_it);
+        let all = |name| (0..self.levels.len()).filter(executed).flat_map(move |at| named(at, name));
+        let mut found = all("set").filter(is_it);
         let first = found.next()?;
-        let is_set_by_if = all()
-            .filter(|one| one.name == "if")
-            .any(|one| one.block_directives().iter().any(|one| is_it(&one)));
+        let is_set_by_if = all("if").any(|one| one.block_directives().iter().any(|one| is_it(&one)));
         (found.next().is_none() && !is_set_by_if).then_some(first)
     }
 }

@@ -128,3 +128,40 @@ fn scratch_copies_keep_the_variables_of_upstream_addresses() {
         assert!(!old.contains(":3000"), "{old}");
     }
 }
+
+#[test]
+fn configurations_grow_with_their_source() {
+    let scripts = r"index index.php; location ~ \.php$ { fastcgi_pass 127.0.0.1:9000; }";
+    let shapes: [(&str, &str, fn(usize) -> String); 5] = [
+        ("guarded scripts of folders", scripts, |at| {
+            format!(
+                "location ~ ^/p{at}/.*\\.php$ {{ deny all; }}\nlocation /p{at}/ {{ try_files $uri $uri/ =404; }}"
+            )
+        }),
+        ("two guards of folders", scripts, |at| {
+            format!(
+                "location ~ ^/p{at}/a.*\\.php$ {{ deny all; }}\nlocation ~ ^/p{at}/b.*\\.php$ {{ deny all; }}\nlocation /p{at} {{ try_files $uri /index.php; }}"
+            )
+        }),
+        ("exact scripts", scripts, |at| {
+            format!("location = /p{at}/index.php {{ deny all; }}\nlocation /p{at}/ {{ }}")
+        }),
+        ("folders beside two guards", "location ~ a$ { deny all; }\nlocation ~ b$ { deny all; }", |at| {
+            format!(
+                "location /p{at}/ {{ root /srv/other; }}\nlocation ^~ /q{at}/ {{ proxy_pass http://127.0.0.1:3000; }}"
+            )
+        }),
+        ("guards in folders", "", |at| {
+            format!("location /p{at}/ {{ location ~ a$ {{ deny all; }}\nlocation ~ b$ {{ deny all; }}\n}}")
+        }),
+    ];
+    for (name, first, shape) in shapes {
+        let bytes = |count: usize| {
+            // Numbers of equal length.
+            let locations: Vec<String> = (100..100 + count).map(shape).collect();
+            translated("growth", &format!("{first}\n{}", locations.join("\n"))).len()
+        };
+        let (some, twice, thrice) = (bytes(20), bytes(40), bytes(60));
+        assert_eq!(twice - some, thrice - twice, "{name}: {some}, {twice} and {thrice} bytes");
+    }
+}
