@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use failure::{Failure, FailureContext};
 
-/// Timeout for a server to accept connections.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout for a server to accept connections, also on a machine that is busy.
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Loopback address of the old server.
 pub(crate) const OLD_ADDRESS: &str = "127.0.0.2";

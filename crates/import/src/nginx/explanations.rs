@@ -83,10 +83,9 @@ impl NginxScratch {
                 .is_some_and(|block| block.block_directives().iter().any(|one| one.name == "proxy_pass"))
             && !request.fields.iter().any(|(name, _)| name == "X-Stub");
         let is_of_asked = |one: &NginxDirective| {
-            is_let_in
-                && chain.last().is_some_and(|block| {
-                    block.block_directives().iter().any(|inner| inner.entry == one.entry)
-                })
+            let asked_location = chain.last().into_iter().flat_map(|block| block.block_directives());
+            let mut known = asked_location.chain(asked.iter().copied());
+            is_let_in && known.any(|known| known.entry == one.entry)
         };
         let may_lack_page = old == 403
             && (normalize_path(path).ends_with('/') || counting.iter().any(leads_to_folder))
@@ -510,7 +509,10 @@ fn find_enclosing_blocks<'d>(
     entry: EntryIndex,
     found: &mut Vec<&'d NginxDirective>,
 ) -> bool {
-    for one in block {
+    // Entries are numbered in the order in which they are read, so that those of a block follow its own.
+    let after = block.partition_point(|one| one.entry <= entry);
+    let nearest = after.checked_sub(1).map(|at| &block[at..after]);
+    for one in nearest.into_iter().chain([block]).flatten() {
         found.push(one);
         if one.entry == entry || find_enclosing_blocks(one.block_directives(), entry, found) {
             return true;
