@@ -261,23 +261,28 @@ impl CoreMetrics {
     pub fn label(&self, labels: &RouteLabels) -> usize {
         let mut registered = self.metrics.registered();
         let known = registered.numbers.get(labels).copied();
-        let label = known.unwrap_or_else(|| {
+        known.unwrap_or_else(|| {
             let label = registered.labels.len();
             registered.labels.push(labels.clone());
             registered.numbers.insert(labels.clone(), label);
             registered.counters.push(Vec::new());
             label
-        });
+        })
+    }
+
+    /// Returns this core's counters of a label, which are made with the first request: they take 10 KB, and most of thousands of
+    /// routes may be idle.
+    fn first_counters(&self, label: usize) -> Option<Arc<RouteCounters>> {
+        let mut registered = self.metrics.registered();
+        let cores = registered.counters.get_mut(label)?;
+        let counters = Arc::new(RouteCounters::new());
+        cores.push(counters.clone());
         let mut own = self.counters.borrow_mut();
         if own.len() <= label {
             own.resize(label + 1, None);
         }
-        if own[label].is_none() {
-            let counters = Arc::new(RouteCounters::new());
-            registered.counters[label].push(counters.clone());
-            own[label] = Some(counters);
-        }
-        label
+        own[label] = Some(counters.clone());
+        Some(counters)
     }
 
     /// This core's counters of a stream and a server. Called when the configuration is loaded; existing ones
@@ -301,6 +306,10 @@ impl CoreMetrics {
     /// Counts a completed request.
     pub fn count(&self, record: &RequestRecord<'_>) {
         if let Some(Some(counters)) = self.counters.borrow().get(record.label) {
+            counters.count(record);
+            return;
+        }
+        if let Some(counters) = self.first_counters(record.label) {
             counters.count(record);
         }
     }
