@@ -13,7 +13,8 @@ use logging::access::rfc3339;
 use logging::notice::ErrorLog;
 use net::tls::directives::{CertificateSource, ClientTls, SiteTls, Tls};
 use net::{
-    CertificateStore, ClientCertificates, ServerCertificate, TicketKeys, TlsAcceptor, TlsOptions, TlsSite,
+    CertificateFault, CertificateStore, ClientCertificates, ServerCertificate, TicketKeys, TlsAcceptor,
+    TlsOptions, TlsSite,
 };
 use process::config_files::ConfigFiles;
 use reload::KeptState;
@@ -56,9 +57,14 @@ impl TlsPlan {
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut warnings = Vec::new();
         let mut all = Vec::new();
-        let mut known = KnownCertificates::new();
+        let mut known = KnownCertificates::default();
+        let mut parse = |chain: &[u8], key: &[u8]| {
+            // Parsing takes a millisecond, and there may be thousands that have not changed.
+            let pair = PemPair(chain.to_vec(), key.to_vec());
+            kept.try_share(pair, || ServerCertificate::from_pem(chain, key))
+        };
         let site = |site: &CertifiedSite<'_>| {
-            let read = site.tls.map(|tls| read_site(tls, files, &mut known)).transpose();
+            let read = site.tls.map(|tls| read_site(tls, files, &mut known, &mut parse)).transpose();
             let place = site.line.map_or(String::new(), |line| format!(" (the site in {line})"));
             let read = read.map_err(|error| add_config_place("tls", "site", site.line, error))?;
             let found =
@@ -138,10 +144,18 @@ pub type FileCertificate = (PathBuf, ServerCertificate);
 /// Certificates by their chain and key files: thousands of sites may share the same ones.
 type KnownCertificates = BTreeMap<(Vec<PathBuf>, Vec<PathBuf>), Vec<FileCertificate>>;
 
+/// Returns the certificate of a chain and its key (PEM).
+type ParseCertificate<'p> = &'p mut dyn FnMut(&[u8], &[u8]) -> Result<ServerCertificate, CertificateFault>;
+
+/// A chain and its key (PEM), by which a certificate is taken over from the configuration before.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct PemPair(Vec<u8>, Vec<u8>);
+
 fn read_site(
     tls: &SiteTls,
     files: &ConfigFiles,
     known: &mut KnownCertificates,
+    parse: ParseCertificate<'_>,
 ) -> io::Result<(TlsSite, Vec<FileCertificate>)> {
     let client = tls.client.as_ref().map(|client| read_client(client, files)).transpose()?;
     let CertificateSource::Files(paths) = &tls.certificate else {
@@ -149,7 +163,7 @@ fn read_site(
     };
     let found = match known.entry((paths.clone(), tls.key.clone())) {
         Entry::Occupied(found) => found.get().clone(),
-        Entry::Vacant(place) => place.insert(read_certificates(paths, &tls.key, files)?).clone(),
+        Entry::Vacant(place) => place.insert(read_certificates(paths, &tls.key, files, parse)?).clone(),
     };
     let certificates = found.iter().map(|(_, certificate)| certificate.clone()).collect();
     Ok((TlsSite { certificates, client, ..TlsSite::default() }, found))
@@ -160,6 +174,7 @@ fn read_certificates(
     paths: &[PathBuf],
     keys: &[PathBuf],
     files: &ConfigFiles,
+    parse: ParseCertificate<'_>,
 ) -> io::Result<Vec<FileCertificate>> {
     let mut found = Vec::new();
     for (index, path) in paths.iter().enumerate() {
@@ -172,7 +187,7 @@ fn read_certificates(
                 let chain = files.read(path)?;
                 let key_path = key.unwrap_or(path);
                 let key = if key.is_some() { files.read(key_path)? } else { chain.clone() };
-                let certificate = ServerCertificate::from_pem(&chain, &key);
+                let certificate = parse(&chain, &key);
                 found.push((
                     path.clone(),
                     certificate.map_err(|fault| invalid(fault.in_files(path, key_path)).about(path))?,
@@ -188,7 +203,8 @@ fn read_certificates(
 /// # Errors
 /// A file cannot be read or is invalid.
 pub fn read_control(tls: &SiteTls, files: &ConfigFiles) -> io::Result<(TlsSite, Vec<String>)> {
-    let (site, found) = read_site(tls, files, &mut KnownCertificates::new())
+    let parse = &mut |chain: &[u8], key: &[u8]| ServerCertificate::from_pem(chain, key);
+    let (site, found) = read_site(tls, files, &mut KnownCertificates::default(), parse)
         .map_err(|error| error.attempting("`control.tls`"))?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let doubts = certificate_warnings(&[], &found, now.map_or(0, |since| since.as_secs()));
