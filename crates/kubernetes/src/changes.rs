@@ -8,24 +8,24 @@ use config::Config;
 use net::tls::directives::CertificateSource;
 use proxy::options::ProxyOptions;
 
-/// Contents of files in memory.
-pub type MemoryFiles = BTreeMap<PathBuf, Vec<u8>>;
+/// Contents of the files that a configuration of a cluster names.
+pub type ClusterFiles = BTreeMap<PathBuf, Vec<u8>>;
 
 /// A change of the configuration in force.
 pub enum ClusterChange {
     /// A new configuration, whose sites, groups and base are those of the one before where they are the same ([`Arc`]).
-    Whole(Config, MemoryFiles),
+    Whole(Box<Config>, ClusterFiles),
     /// Servers of groups, by name: no router changes.
     Servers(Vec<(String, Arc<ProxyOptions>)>),
     /// Certificates and keys of sites: no router changes.
-    Certificates(MemoryFiles),
+    Certificates(ClusterFiles),
 }
 
 /// Returns what changes from one configuration of a [`crate::config_reader::ConfigReader`] to a later one, with their files;
 /// `None` if nothing does.
 #[must_use]
-pub fn change(before: (&Config, &MemoryFiles), after: (&Config, &MemoryFiles)) -> Option<ClusterChange> {
-    let whole = || Some(ClusterChange::Whole(after.0.clone(), after.1.clone()));
+pub fn change(before: (&Config, &ClusterFiles), after: (&Config, &ClusterFiles)) -> Option<ClusterChange> {
+    let whole = || Some(ClusterChange::Whole(Box::new(after.0.clone()), after.1.clone()));
     let Some(groups) = changed_servers(before.0, after.0) else { return whole() };
     match (groups.is_empty(), before.1 == after.1) {
         (true, true) => None,
@@ -73,7 +73,7 @@ fn has_other_servers_alone(one: &ProxyOptions, other: &ProxyOptions) -> bool {
 }
 
 /// Paths whose content differs, or that only one of the two has.
-fn changed_files<'f>(before: &'f MemoryFiles, after: &'f MemoryFiles) -> BTreeSet<&'f PathBuf> {
+fn changed_files<'f>(before: &'f ClusterFiles, after: &'f ClusterFiles) -> BTreeSet<&'f PathBuf> {
     let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
     before.keys().chain(after.keys()).filter(differs).collect()
 }

@@ -132,7 +132,7 @@ impl ConfigReader {
         let mut read_now: HashMap<String, Arc<ProxyOptions>> = HashMap::new();
         if !new.is_empty() {
             self.counts.groups += new.len() as u64;
-            read_now.extend(read(tree_of(vec![entry("upstreams", table(new))]))?.upstreams);
+            read_now.extend(read(table(vec![entry("upstreams", table(new))]))?.upstreams);
         }
         let mut known = HashMap::new();
         let mut groups = Vec::new();
@@ -244,10 +244,6 @@ fn entry(key: &str, value: Node) -> Entry {
 
 fn table(entries: Vec<Entry>) -> Node {
     Node { span: 0..0, data: NodeData::Table(entries) }
-}
-
-fn tree_of(entries: Vec<Entry>) -> Node {
-    table(entries)
 }
 
 /// Returns a group's table with its first server alone.

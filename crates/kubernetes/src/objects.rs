@@ -471,10 +471,10 @@ macro_rules! same_meaning {
 }
 
 same_meaning! {
-    // A status that somebody else has changed is written again.
-    GatewayClass: spec, status;
-    Gateway: spec, status;
-    HttpRoute: spec, status;
+    // Statuses have no meaning: they are written.
+    GatewayClass: spec;
+    Gateway: spec;
+    HttpRoute: spec;
     ReferenceGrant: spec;
     Service: spec;
     EndpointSlice: address_type, endpoints, ports;

@@ -1,6 +1,7 @@
 //! The thread that watches the API server, hands finished configurations to the server, and writes statuses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, sleep_until};
 
 use crate::account::ApiAccount;
-use crate::changes::{ClusterChange, MemoryFiles, change};
+use crate::changes::{ClusterChange, ClusterFiles, change};
 use crate::client::{ApiClient, ApiError, WatchEvent};
 use crate::config_reader::ConfigReader;
 use crate::controller_status::{SharedStatus, now_unix_ms};
@@ -26,6 +27,8 @@ use crate::translate::{ClusterConfig, DesiredStatus, translate_with};
 
 /// Time to wait for further changes before the objects are translated.
 const DEBOUNCE: Duration = Duration::from_millis(5);
+/// Time to wait for further changes of statuses before they are compared with those that they should be.
+const STATUS_DEBOUNCE: Duration = Duration::from_millis(100);
 /// Time between two attempts to bind an address that could not be bound, or to apply what could not be applied.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Time after which a kind that the API server does not have is asked for again.
@@ -109,22 +112,31 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
         apply,
         wanted,
         statuses: Vec::new(),
+        settled: HashMap::new(),
+        hash_key: RandomState::new(),
         retry_at: None,
         log,
         logged: BTreeSet::new(),
         status: options.status,
+        compare_at: None,
     };
     controller.status.change(|status| status.fault = Some("it has not answered yet".to_owned()));
     let mut is_leader = is_leader;
     let mut dirty_at: Option<Instant> = None;
     loop {
-        let due = [dirty_at.map(|at| at + DEBOUNCE), controller.retry_at].into_iter().flatten().min();
+        let update_at = [dirty_at.map(|at| at + DEBOUNCE), controller.retry_at].into_iter().flatten().min();
+        let due = update_at.into_iter().chain(controller.compare_at).min();
         let is_complete = controller.seen.len() == Kind::ALL.len();
         tokio::select! {
             biased;
             () = async { sleep_until(due.unwrap_or_else(Instant::now).into()).await }, if due.is_some() && is_complete => {
-                dirty_at = None;
-                controller.update().await;
+                if update_at.is_some_and(|at| at <= Instant::now()) {
+                    dirty_at = None;
+                    controller.update().await;
+                } else {
+                    controller.compare_at = None;
+                    controller.offer_statuses();
+                }
             }
             event = received.recv() => {
                 let Some(event) = event else { return };
@@ -322,17 +334,22 @@ struct Controller {
     /// The parts of configurations that are known.
     reader: Arc<Mutex<ConfigReader>>,
     /// The configuration in force, with its files.
-    applied: Option<(Config, MemoryFiles)>,
+    applied: Option<(Config, ClusterFiles)>,
     applied_addresses: BTreeSet<String>,
     apply: SharedApply,
     wanted: watch::Sender<Arc<Vec<StatusWrite>>>,
     statuses: Vec<DesiredStatus>,
+    /// Objects whose status is as it should be: their version, and a hash of that status.
+    settled: HashMap<(Kind, ObjectKey), (String, u64)>,
+    hash_key: RandomState,
     /// Time to try again what failed.
     retry_at: Option<Instant>,
     log: ErrorLog,
     /// Messages about objects that were logged.
     logged: BTreeSet<String>,
     status: SharedStatus,
+    /// Time to compare statuses that others may have changed.
+    compare_at: Option<Instant>,
 }
 
 impl Controller {
@@ -394,7 +411,13 @@ impl Controller {
     fn put(&mut self, kind: Kind, object: Value) -> bool {
         let name = object_key(&object).map(|key| key.to_string()).unwrap_or_default();
         match self.objects.put(kind, object) {
-            Ok(is_changed) => is_changed,
+            Ok(is_changed) => {
+                if !is_changed {
+                    // Its status may have changed, by others too.
+                    self.compare_at.get_or_insert_with(|| Instant::now() + STATUS_DEBOUNCE);
+                }
+                is_changed
+            }
             Err(refused) => {
                 self.log_once(format!("the {} {name} is ignored: {refused:?}", kind.name()));
                 true
@@ -443,7 +466,7 @@ impl Controller {
         };
         let ClusterConfig { config, files, statuses, addresses, .. } = translation;
         let change = match &self.applied {
-            None => Some(ClusterChange::Whole(config.clone(), files.clone())),
+            None => Some(ClusterChange::Whole(Box::new(config.clone()), files.clone())),
             Some((known, known_files)) => change((known, known_files), (&config, &files)),
         };
         if let Some(change) = change {
@@ -507,14 +530,28 @@ impl Controller {
     }
 
     /// Offers the statuses that differ from those of the objects.
-    fn offer_statuses(&self) {
+    fn offer_statuses(&mut self) {
         let now = now_text();
-        let write = |desired: &DesiredStatus| {
-            let (version, present) = self.present_status(desired)?;
-            let status = merged_status(desired.kind, present, &desired.status, &now)?;
-            Some(StatusWrite { kind: desired.kind, key: desired.key.clone(), version, status })
-        };
-        let writes: Vec<StatusWrite> = self.statuses.iter().filter_map(write).collect();
+        let (mut writes, mut settled) = (Vec::new(), HashMap::new());
+        for desired in &self.statuses {
+            let Some((version, present)) = self.present_status(desired) else { continue };
+            let name = (desired.kind, desired.key.clone());
+            // Of thousands of objects, few have changed since they were compared.
+            let compared = (version, self.hash_key.hash_one(&desired.status));
+            if self.settled.get(&name) != Some(&compared)
+                && let Some(status) = merged_status(desired.kind, present, &desired.status, &now)
+            {
+                writes.push(StatusWrite {
+                    kind: desired.kind,
+                    key: desired.key.clone(),
+                    version: compared.0,
+                    status,
+                });
+                continue;
+            }
+            settled.insert(name, compared);
+        }
+        self.settled = settled;
         if !writes.is_empty() {
             self.wanted.send_replace(Arc::new(writes));
         }

@@ -143,7 +143,7 @@ pub(crate) fn serve_cluster(
         let apply = Box::new(move |change| {
             let outcome = match change {
                 ClusterChange::Whole(config, files) => {
-                    *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((config, files));
+                    *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((*config, files));
                     (server.reload)()
                 }
                 ClusterChange::Servers(groups) => (server.change_part)(PartChange::Servers(groups)),

@@ -562,18 +562,17 @@ fn build_router(
         CoreContext { core, handles: &handles, notices: &logs.notices, groups: &groups, metrics: &metrics };
     let followed: Rc<RefCell<Rc<CoreGroups>>> = groups.clone();
     let table = Rc::new(routes::build_route_table(&plan, Some(core_context), active_config.cores, None)?);
-    let known = RefCell::new((plan, table.clone()));
+    let in_force = RefCell::new(TableInForce { plan, table: table.clone() });
     let router = Rc::new(Router::new(
         (table, active_config.generations.current(index)),
         table_renewer(
-            core.clone(),
-            index,
+            (core.clone(), index),
             handles,
             groups,
             active_config.clone(),
             logs.notices.clone(),
             metrics.clone(),
-            known,
+            in_force,
         ),
         logs.notices.clone(),
         active_config.certificates.challenges.clone(),
@@ -635,16 +634,21 @@ fn log_memory(core: &net::Core, notices: &ErrorLog) {
     });
 }
 
+/// The plan in force on a core, and the table that was built of it.
+struct TableInForce {
+    plan: Arc<ServerPlan>,
+    table: Rc<RouteTable>,
+}
+
 /// Returns a function that builds a new table if the configuration has changed.
 fn table_renewer(
-    core: net::Core,
-    index: usize,
+    (core, index): (net::Core, usize),
     handles: AppHandles,
     groups: Rc<RefCell<Rc<CoreGroups>>>,
     active_config: Arc<ActiveConfig>,
     notices: ErrorLog,
     metrics: Rc<CoreMetrics>,
-    known: RefCell<(Arc<ServerPlan>, Rc<RouteTable>)>,
+    in_force: RefCell<TableInForce>,
 ) -> Box<dyn Fn() -> Option<GenerationTable>> {
     let seen = Cell::new(active_config.generation.load(Ordering::Acquire));
     Box::new(move || {
@@ -660,14 +664,14 @@ fn table_renewer(
             metrics: &metrics,
         };
         let plan = active_config.active_plan();
-        let before = known.borrow();
-        let before_table = Some((&*before.0, Some(&*before.1)));
+        let before = in_force.borrow();
+        let before_table = Some((&*before.plan, Some(&*before.table)));
         let built = routes::build_route_table(&plan, Some(core_context), active_config.cores, before_table);
         drop(before);
         match built {
             Ok(table) => {
                 let table = Rc::new(table);
-                known.replace((plan, table.clone()));
+                in_force.replace(TableInForce { plan, table: table.clone() });
                 Some((table, active_config.generations.current(index)))
             }
             Err(error) => {

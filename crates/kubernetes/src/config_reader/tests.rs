@@ -1,10 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::changes::{ClusterChange, MemoryFiles, change};
+use crate::changes::{ClusterChange, ClusterFiles, change};
 
 fn difference(before: &Config, after: &Config) -> Option<ClusterChange> {
-    let files = MemoryFiles::new();
+    let files = ClusterFiles::new();
     change((before, &files), (after, &files))
 }
 
