@@ -105,6 +105,8 @@ struct CoreState {
     /// Wakers by task; `None` while a waker is lent to the poll of its task.
     wakers: RefCell<Vec<Option<Waker>>>,
     ready: RefCell<VecDeque<u32>>,
+    /// Tasks that have yielded, and run again in the next turn.
+    yielding: RefCell<VecDeque<u32>>,
     /// Tasks that wait for a long turn, and the number of long turns given so far.
     long_turn_queue: RefCell<VecDeque<u32>>,
     long_turns: Cell<u64>,
@@ -156,6 +158,7 @@ impl Core {
             running: Cell::new(0),
             wakers: RefCell::default(),
             ready: RefCell::default(),
+            yielding: RefCell::default(),
             long_turn_queue: RefCell::default(),
             long_turns: Cell::new(0),
             timers: RefCell::default(),
@@ -298,6 +301,15 @@ impl Core {
     /// event too.
     pub(crate) fn register_receiver(&self, fd: &impl AsFd) -> io::Result<Rc<Source>> {
         self.register_for(fd, epoll::EventFlags::IN | epoll::EventFlags::ET)
+    }
+
+    /// Reports also the room in a socket of [`Core::register_receiver`], or no longer.
+    pub(crate) fn watch_room(&self, fd: &impl AsFd, source: &Source, is_wanted: bool) {
+        use epoll::EventFlags;
+        let room = if is_wanted { EventFlags::OUT } else { EventFlags::empty() };
+        let flags = EventFlags::IN | EventFlags::ET | room;
+        // Fails only for a descriptor that is not registered.
+        let _ = epoll::modify(self.0.remote.epoll(), fd, epoll::EventData::new_u64(source.token), flags);
     }
 
     fn register_for(&self, fd: &impl AsFd, flags: epoll::EventFlags) -> io::Result<Rc<Source>> {

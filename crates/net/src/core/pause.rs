@@ -75,7 +75,7 @@ impl Core {
         .await;
     }
 
-    /// Lets all other ready tasks of this core run.
+    /// Lets all other ready tasks of this core run, and the kernel be asked for events.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|cx| {
@@ -83,10 +83,23 @@ impl Core {
                 return Poll::Ready(());
             }
             if self.is_own_waker(cx) {
-                self.wake(self.current())
+                self.0.yielding.borrow_mut().push_back(self.current());
             } else {
                 cx.waker().wake_by_ref()
             }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Lets the tasks run that are ready now.
+    pub(crate) async fn let_others_run(&self) {
+        let mut has_waited = false;
+        poll_fn(|_| {
+            if std::mem::replace(&mut has_waited, true) {
+                return Poll::Ready(());
+            }
+            self.wake(self.current());
             Poll::Pending
         })
         .await;

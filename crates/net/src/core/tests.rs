@@ -7,9 +7,17 @@ use std::sync::Mutex;
 
 /// Accessors for tests.
 impl Core {
+    /// Runs the tasks that are ready now, those that yield last, and one with long work.
+    pub(crate) fn run_ready(&self) {
+        self.run_round();
+        self.0.ready.borrow_mut().append(&mut self.0.yielding.borrow_mut());
+        self.run_long_task();
+    }
+
     /// Whether a task was woken and has not run since.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.0.ready.borrow().is_empty() || !self.0.long_turn_queue.borrow().is_empty()
+        let is_empty = |queue: &RefCell<VecDeque<u32>>| queue.borrow().is_empty();
+        ![&self.0.ready, &self.0.yielding, &self.0.long_turn_queue].into_iter().all(is_empty)
     }
 
     /// Returns the number of all tasks, including parked ones.
@@ -159,6 +167,37 @@ fn mark_readable_wakes_tasks_only_in_the_next_run() {
     assert_eq!(diary.read().len(), 0);
     core.run_ready();
     assert_eq!(diary.read(), ["nudged"]);
+    core.deregister(&source);
+}
+
+#[test]
+fn room_of_a_receiver_is_reported_only_while_it_is_awaited() {
+    let core = core();
+    let (socket, mut peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let source = core.register_receiver(&socket).unwrap();
+    let fill = |mut socket: &std::os::unix::net::UnixStream| {
+        while std::io::Write::write(&mut socket, &[0; 4096]).is_ok() {}
+        source.clear(WRITE);
+    };
+    let mut make_room = || std::io::Read::read(&mut peer, &mut [0; 1 << 20]).unwrap();
+    let poll = |core: &Core| {
+        let mut has_polled = false;
+        core.run_until(|| std::mem::replace(&mut has_polled, true)).unwrap();
+        source.ready() & WRITE
+    };
+    fill(&socket);
+    make_room();
+    assert_eq!(poll(&core), 0, "nobody waits for room");
+    fill(&socket);
+    core.watch_room(&socket, &source, true);
+    assert_eq!(poll(&core), 0, "there is none");
+    make_room();
+    assert_eq!(poll(&core), WRITE);
+    core.watch_room(&socket, &source, false);
+    fill(&socket);
+    make_room();
+    assert_eq!(poll(&core), 0, "nobody waits any longer");
     core.deregister(&source);
 }
 

@@ -106,7 +106,7 @@ impl ClientLink {
         let clock = QuicClock::new(core);
         let begun = endpoint.connect(clock.now(), config, address, "server");
         let (handle, mut quic) = begun.map_err(|_| Fault::Failed("no QUIC connection could be made"))?;
-        let source = core.register(&socket)?;
+        let source = core.register_receiver(&socket)?;
         let mut link = ClientLink {
             core: core.clone(),
             socket,
@@ -217,6 +217,11 @@ impl ClientLink {
                     self.handle_packet(quic, meta, packet, out);
                 });
             }
+            // The kernel found no more, and reports each packet that arrives later.
+            if count < RECEIVE_BUFFERS {
+                self.source.clear(READ);
+                return Ok(true);
+            }
         }
         Ok(false)
     }
@@ -263,11 +268,12 @@ impl ClientLink {
     }
 
     fn send_packets(&mut self, quic: &mut Connection, buffer: &mut Vec<u8>) -> usize {
-        if let Some((transmit, bytes)) = self.unsent.take()
-            && !self.send_or_drop(&transmit, &bytes)
-        {
-            self.unsent = Some((transmit, bytes));
-            return 0;
+        if let Some((transmit, bytes)) = self.unsent.take() {
+            if !self.send_or_drop(&transmit, &bytes) {
+                self.unsent = Some((transmit, bytes));
+                return 0;
+            }
+            self.core.watch_room(&self.socket, &self.source, false);
         }
         let now = self.now();
         let segments_max = self.features.segments_max().min(SEGMENTS_MAX);
@@ -289,6 +295,7 @@ impl ClientLink {
         match self.features.send_packets(&self.socket, transmit, bytes) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.source.clear(WRITE);
+                self.core.watch_room(&self.socket, &self.source, true);
                 return false;
             }
             // The packets count as lost.

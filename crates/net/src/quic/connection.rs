@@ -245,7 +245,12 @@ async fn run<S: Service>(
             server.note_acknowledgements();
             server.close_overdue(conn.context().timeouts.get().head);
         }
+        let streams = conn.live_streams();
         receive(requests, server, &mut progress)?;
+        if conn.live_streams() > streams {
+            // Responses leave with the acknowledgement of their requests.
+            core.let_others_run().await;
+        }
         send(conn, server, link, &mut progress)?;
         let waits = server.borrow().is_awaiting_acknowledgements();
         let is_needed = server.borrow().is_needed();

@@ -200,7 +200,7 @@ impl QuicEndpoint {
         let Some(acceptor) = context.tls.clone() else { return Ok(None) };
         let Some(base) = initial_keys() else { return Ok(None) };
         let core = context.core.clone();
-        let source = core.register(quic_socket.socket.fd())?;
+        let source = core.register_receiver(quic_socket.socket.fd())?;
         let channel = core.register(quic_socket.socket.successor())?;
         let predecessor = quic_socket.socket.predecessor();
         let predecessor_end = predecessor.map(|channel| core.register(channel)).transpose()?;
@@ -229,7 +229,7 @@ impl QuicEndpoint {
         let discovers_mtu = !quic_socket.socket.may_fragment();
         let server = Arc::new(server);
         let quic = Endpoint::new(Arc::new(config), Some(server.clone()), discovers_mtu, None);
-        let outbox = Rc::new(Outbox::new(quic_socket.socket.clone(), source.clone()));
+        let outbox = Rc::new(Outbox::new(&core, quic_socket.socket.clone(), source.clone()));
         let hook: Rc<dyn TurnHook> = outbox.clone();
         core.add_turn_hook(&hook);
         Ok(Some(Rc::new(QuicEndpoint {

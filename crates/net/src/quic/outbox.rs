@@ -10,6 +10,7 @@ use std::sync::Arc;
 use quinn_proto::Transmit;
 
 use super::udp_socket::QuicUdpSocket;
+use crate::core::Core;
 use crate::source::{Source, WRITE};
 use crate::turn_hook::TurnHook;
 
@@ -20,6 +21,7 @@ const SPARE_BYTES_MAX: usize = 2 * 1024;
 
 /// Packets that wait to be sent, at most [`PACKETS_MAX`] and what one connection has sent last.
 pub(super) struct Outbox {
+    core: Core,
     socket: Arc<QuicUdpSocket>,
     /// The source of the socket, made writable when that has room again.
     source: Rc<Source>,
@@ -29,8 +31,9 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: Arc<QuicUdpSocket>, source: Rc<Source>) -> Outbox {
+    pub(super) fn new(core: &Core, socket: Arc<QuicUdpSocket>, source: Rc<Source>) -> Outbox {
         Outbox {
+            core: core.clone(),
             socket,
             source,
             waiting: RefCell::default(),
@@ -73,7 +76,9 @@ impl Outbox {
         if waiting.is_empty() || self.is_blocked.get() && self.source.ready() & WRITE == 0 {
             return;
         }
-        self.is_blocked.set(false);
+        if self.is_blocked.replace(false) {
+            self.core.watch_room(self.socket.fd(), &self.source, false);
+        }
         let mut sent = 0;
         while sent < waiting.len() {
             match self.socket.send_many(&waiting[sent..]) {
@@ -96,6 +101,7 @@ impl Outbox {
     fn block(&self) {
         self.source.clear(WRITE);
         self.is_blocked.set(true);
+        self.core.watch_room(self.socket.fd(), &self.source, true);
     }
 }
 

@@ -33,6 +33,9 @@ impl QuicEndpoint {
         engine: &Rc<Engine<S>>,
         buffers: &mut ReceiveBuffers<RECEIVE_BUFFERS>,
     ) -> bool {
+        if self.source.ready() & READ == 0 {
+            return true;
+        }
         let mut received = 0;
         while received < TURN_BYTES_MAX {
             let mut metas = [RecvMeta::default(); RECEIVE_BUFFERS];
@@ -57,6 +60,11 @@ impl QuicEndpoint {
             let unsolicited = self.unsolicited.take_counts();
             engine.context.counters.quic_dropped.add(unsolicited.dropped);
             received += unsolicited.examined as usize * UNSOLICITED_WEIGHT_BYTES;
+            // The kernel found no more, and reports each packet that arrives later.
+            if count < RECEIVE_BUFFERS {
+                self.source.clear(READ);
+                return true;
+            }
         }
         false
     }
