@@ -24,10 +24,10 @@ use times::{Millis, Moment};
 const CHILD: &str = "KOMAINU_NET_TEST_CHILD";
 /// A command that executes the server: its words, before those of the server.
 const WRAPPER: &str = "KOMAINU_TEST_WRAPPER";
-/// Memory of an idle connection, in bytes, with a margin. It is 28 KB.
+/// Memory of an idle connection, in bytes, with a margin. It is 27 KB.
 const IDLE_BYTES_MAX: usize = 32 * 1024;
 /// Requests at once that a new client may have, and those that it may have when it needs them.
-const REQUESTS_FIRST: usize = 16;
+const REQUESTS_FIRST: usize = 32;
 const REQUESTS_MAX: usize = 100;
 
 struct Hello;

@@ -218,7 +218,7 @@ impl RawClient {
             received_bytes: 0,
             stream_bytes: 0,
             challenges: 0,
-            streams_max: 16,
+            streams_max: 32,
             identifiers: BTreeMap::new(),
         };
         client.take_initial_keys();

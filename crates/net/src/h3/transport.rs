@@ -16,12 +16,11 @@ pub(crate) const SEGMENTS_MAX: usize = 44;
 /// Maximum number of requests of a client at once. RFC 9114 section 6.1 wants at least 100.
 pub(crate) const REQUESTS_MAX: usize = 100;
 /// Number of requests at once that a client may have until it has had half of them. QUIC keeps entries of 40 bytes for
-/// each stream that a peer may open, and most connections need few. Before the first acknowledgement, no more than
-/// 14 KiB of responses leave anyway.
-pub(crate) const REQUESTS_FIRST: usize = 16;
+/// each stream that a peer may open, and most connections need few. The first requests of most pages leave at once.
+pub(crate) const REQUESTS_FIRST: usize = 32;
 /// Unidirectional streams of a peer: control, QPACK encoder and decoder, and some of unknown types. With
-/// [`REQUESTS_FIRST`], QUIC's tables have 32 places, which suffice for 28 entries.
-pub(crate) const UNIDIRECTIONAL_STREAMS_MAX: u32 = 5;
+/// [`REQUESTS_FIRST`], QUIC's tables have 64 places, which suffice for 56 entries.
+pub(crate) const UNIDIRECTIONAL_STREAMS_MAX: u32 = 8;
 
 /// The core's clock, as QUIC reads it.
 pub(crate) struct QuicClock {
