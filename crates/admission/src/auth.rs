@@ -4,11 +4,14 @@ use crate::auth_server::{AuthServer, SignInPart, parse_auth_server, parse_identi
 use crate::auth_token::{JwtAuth, SignedAuth};
 use proxy::directives::{ProxyTls, upstream_host};
 use proxy::options::Host;
+use proxy::upstream_group::GroupName;
 use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::table;
 use settings::directives;
 use settings::node::Node;
-use settings::shape::{List, Maybe, PathShape, Shape, Text, Time, Toggle, Unlimited, join_alternatives};
+use settings::shape::{
+    List, Maybe, PathShape, Shape, Text, Time, Toggle, Unlimited, Word, join_alternatives,
+};
 use shapes::header;
 use shapes::rate::{RATE, Rate};
 use std::path::PathBuf;
@@ -21,6 +24,7 @@ pub fn policy() -> impl Shape<Out = Option<Option<Auth>>> {
 
 const IDENTITY_FIELDS: List<Text<String>> =
     List(Text { what: "a header name such as \"Remote-User\"", parse: parse_identity_field });
+const FIELD_SCOPE: Word<FieldScope> = Word(&[("site", FieldScope::Site), ("route", FieldScope::Route)]);
 const REQUEST_FIELDS: List<Text<String>> =
     List(Text { what: "a header name such as \"Cookie\"", parse: header::parse_name });
 
@@ -62,9 +66,15 @@ directives! {
         "jwt" jwt: Option<JwtAuth> = absent("no tokens"), Maybe(table());
         /// Signed URLs.
         "signed" signed: Option<SignedAuth> = absent("no signed URLs"), Maybe(table());
+        /// Group whose servers are asked in place of the one that the URL of `ask`, or of `jwks`, names: `[upstreams.NAME]`.
+        "upstream" upstream: Option<String> = absent("the server of the URL"), Maybe(GroupName);
         /// Fields of the server's answer that upstream servers and applications get in the request. Fields of
-        /// these names, in any spelling, are always removed from the client's request.
+        /// these names, in any spelling, are always removed from the client's request: see `remove_from`.
         "response_headers" response_headers: Vec<String> = [], IDENTITY_FIELDS;
+        /// Requests from which fields of `response_headers`, and of `headers` of `jwt`, are removed as clients send them: `"site"` for
+        /// all requests to the site, whose routes may lead to the same application; `"route"` for those of the route alone, where
+        /// routes belong to different owners.
+        "remove_from" remove_from: FieldScope = "site", FIELD_SCOPE;
         /// Maximum time for the whole exchange with the server.
         "timeout" timeout: Duration = "10s", Time { min: Duration::from_millis(10), max: Duration::from_secs(300) };
         /// The `Host` that the server is asked with: `"pass"`, that of the request; `"upstream"`, its own name; or a text.
@@ -88,6 +98,15 @@ directives! {
     }
 }
 
+/// Requests from which the fields are removed that say who a client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldScope {
+    /// Requests for all routes of the site.
+    Site,
+    /// Requests for the route.
+    Route,
+}
+
 /// Method by which a request is authenticated.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AuthKind<'a> {
@@ -104,8 +123,21 @@ pub enum AuthKind<'a> {
 /// Directives that select the method, each with the directives that belong to it alone.
 const KIND_DIRECTIVES: [(&str, &[&str]); 4] = [
     ("basic", &["realm", "failures", "remember"]),
-    ("ask", &["response_headers", "timeout", "host", "tls", "sign_in", "remember", "remember_by"]),
-    ("jwt", &["timeout", "tls"]),
+    (
+        "ask",
+        &[
+            "upstream",
+            "response_headers",
+            "remove_from",
+            "timeout",
+            "host",
+            "tls",
+            "sign_in",
+            "remember",
+            "remember_by",
+        ],
+    ),
+    ("jwt", &["upstream", "remove_from", "timeout", "tls"]),
     ("signed", &[]),
 ];
 

@@ -3,9 +3,11 @@
 use crate::cgi_program::Cgi;
 use crate::directives::{ProxyOptions, Upstream};
 use crate::origin::{CgiProtocol, Origin, group_name};
+use serde_json::json;
 use settings::checker::{Checker, shorten};
 use settings::directive_table::{brief, table};
 use settings::node::{Entry, Node, NodeData};
+use settings::report::TextSpan;
 use settings::shape::{Map, Shape, ShapeKind};
 use settings::spelling::nearest_name;
 use std::sync::Arc;
@@ -46,14 +48,7 @@ impl Shape for Proxied {
             finding.help(format!("write it in `[upstreams.{}]`", shorten(name)));
         }
         let Some(group) = check.upstream_groups.get(name) else {
-            let names = check.upstream_groups.keys().map(String::as_str);
-            let label = match nearest_name(name, names) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => "no such group of upstream servers".to_owned(),
-            };
-            let title = format!("there is no `[upstreams.{}]`", shorten(name));
-            let help = format!("add `[upstreams.{}]` with `to = [\"http://127.0.0.1:3000\"]`", shorten(name));
-            check.error(&entry.value.span, title, label).help(help);
+            report_unknown_group(name, &entry.value.span, check);
             return None;
         };
         // The faults of the group have been reported already.
@@ -64,6 +59,40 @@ impl Shape for Proxied {
         let entries = own.iter().cloned().chain(others).collect();
         table().read(&Node { span: node.span.clone(), data: NodeData::Table(entries) }, check)
     }
+}
+
+/// Name of a group of upstream servers that the configuration has.
+pub struct GroupName;
+
+impl Shape for GroupName {
+    type Out = String;
+
+    fn kind(&self) -> ShapeKind {
+        ShapeKind::new("the name of a group: `NAME` of `[upstreams.NAME]`", json!({ "type": "string" }))
+    }
+
+    fn read(&self, node: &Node, check: &mut Checker) -> Option<String> {
+        let NodeData::Text(name) = &node.data else {
+            check.report_type_mismatch(node, &self.kind().text);
+            return None;
+        };
+        if check.upstream_groups.contains_key(name) {
+            return Some(name.clone());
+        }
+        report_unknown_group(name, &node.span, check);
+        None
+    }
+}
+
+fn report_unknown_group(name: &str, at: &TextSpan, check: &mut Checker) {
+    let names = check.upstream_groups.keys().map(String::as_str);
+    let label = match nearest_name(name, names) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => "no such group of upstream servers".to_owned(),
+    };
+    let title = format!("there is no `[upstreams.{}]`", shorten(name));
+    let help = format!("add `[upstreams.{}]` with `to = [\"http://127.0.0.1:3000\"]`", shorten(name));
+    check.error(at, title, label).help(help);
 }
 
 /// Translates a port, a PHP-FPM version or a URL of another notation into an address.

@@ -450,3 +450,52 @@ fn cache_shares_authorized_responses_only_if_public() {
     rig.get("/public").expect(403, "no");
     assert_eq!(origin.asks().len(), 4);
 }
+
+#[test]
+fn any_server_of_a_group_is_asked() {
+    let (one, two) = (nobody(), authelia());
+    let origin = upstream();
+    let rig = started(&format!(
+        r#"
+        [upstreams.portal]
+        to = ["http://{one}", "{}"]
+
+        [[route]]
+        proxy = "{}"
+        auth = {{ ask = "http://portal.test/api/verify", upstream = "portal", response_headers = ["Remote-User"] }}
+        "#,
+        two.url, origin.url
+    ));
+    for _ in 0..3 {
+        rig.ask("/", ALICE).expect(200, "[\"alice\"] []");
+    }
+    assert_eq!(two.last().line(), "GET /api/verify HTTP/1.1");
+    rig.get("/").expect_status(302);
+}
+
+#[test]
+fn identity_fields_may_be_those_of_a_route_alone() {
+    let auth = Origin::start(|_| answer("200 OK", "", ""));
+    let origin = upstream();
+    let routes = |scope: &str| {
+        format!(
+            r#"
+            [[route]]
+            path = "/guarded"
+            proxy = "{0}"
+            auth = {{ ask = "{1}", response_headers = ["Remote-User"]{scope} }}
+
+            [[route]]
+            proxy = "{0}"
+            "#,
+            origin.url, auth.url
+        )
+    };
+    let claimed = "Remote-User: root\r\n";
+    let rig = started(&routes(""));
+    rig.ask("/guarded", claimed).expect(200, "[] []");
+    rig.ask("/", claimed).expect(200, "[] []");
+    let rig = started(&routes(", remove_from = \"route\""));
+    rig.ask("/guarded", claimed).expect(200, "[] []");
+    rig.ask("/", claimed).expect(200, "[\"root\"] []");
+}

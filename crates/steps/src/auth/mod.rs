@@ -13,7 +13,7 @@ mod signed;
 use std::io;
 use std::sync::Arc;
 
-use admission::auth::{Auth, AuthKind};
+use admission::auth::{Auth, AuthKind, FieldScope};
 use http::{Fields, Name, Status};
 use logging::notice::ErrorLog;
 use net::{Core, Exchange, Fault, Request};
@@ -84,7 +84,10 @@ impl AuthPlan {
         let asked = AuthServerPlan::new(auths, kept, resources.memory)?;
         let tokens = JwtPlan::new(auths, kept, resources)?;
         let signed = SignedPlan::new(auths, resources.files)?;
-        let identity_fields = sites.iter().map(|auths| identity_fields(auths)).collect();
+        let of_site = |auths: &Vec<&Auth>| {
+            identity_fields(auths.iter().copied().filter(|auth| auth.remove_from == FieldScope::Site))
+        };
+        let identity_fields = sites.iter().map(of_site).collect();
         Ok(AuthPlan { passwords, auth_servers: asked, tokens, signed, identity_fields })
     }
 
@@ -97,7 +100,9 @@ impl AuthPlan {
         core: Option<&Core>,
         notices: Option<&ErrorLog>,
     ) -> Option<RouteAuth> {
-        let removed = self.identity_fields.get(site).cloned().unwrap_or_default();
+        let mut removed = self.identity_fields.get(site).cloned().unwrap_or_default();
+        removed
+            .extend(identity_fields(auth.into_iter().filter(|auth| auth.remove_from == FieldScope::Route)));
         let check = auth.and_then(|auth| self.check(auth, proxy, core, notices));
         (check.is_some() || !removed.is_empty()).then_some(RouteAuth { removed_fields: removed, check })
     }
@@ -128,12 +133,11 @@ impl AuthPlan {
     }
 }
 
-/// Returns the names of the fields that identify clients in a site or one of its routes, by their `auth`. `authorization` and
+/// Returns the names of the fields that identify clients in a site or one of its routes, by these `auth`. `authorization` and
 /// `cookie` are not included: they may also carry credentials for other servers, so the check itself replaces
 /// them.
-fn identity_fields(auths: &[&Auth]) -> Vec<Vec<u8>> {
+fn identity_fields<'a>(auths: impl Iterator<Item = &'a Auth>) -> Vec<Vec<u8>> {
     let names = auths
-        .iter()
         .flat_map(|auth| auth.identity_fields())
         .filter(|name| !matches!(*name, "authorization" | "cookie"));
     let mut names: Vec<Vec<u8>> = names.map(|name| name.as_bytes().to_vec()).collect();
