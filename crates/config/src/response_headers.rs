@@ -22,7 +22,7 @@ directives! {
         /// `$span_id`; of the client's TLS connection with this server, and empty without TLS: `$tls_version`,
         /// `$tls_cipher` (the cipher suite), `$tls_resumed` (`true` if the session was resumed, otherwise `false`),
         /// `$tls_server_name`, `$tls_client_verify`, `$tls_client_subject`, `$tls_client_issuer`, `$tls_client_san`,
-        /// `$tls_client_serial`, `$tls_client_fingerprint`; `$http_NAME` (a field of the request, `_` for `-`;
+        /// `$tls_client_serial`, `$tls_client_fingerprint`, `$tls_client_certificate`; `$http_NAME` (a field of the request, `_` for `-`;
         /// `$http_host` is the host with its port) and `$cookie_NAME`; the groups of a regular expression in the route's
         /// path (`$1`, `$id`) and the maps of `[maps.NAME]`; `$$` is a dollar sign. A variable means the same in every
         /// directive. A field whose variables are all empty is not sent.

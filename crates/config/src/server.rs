@@ -119,6 +119,10 @@ directives! {
         /// redirects get the path with the slashes that were sent, at the start too, if it leads to the same route as
         /// the merged one, else the merged one.
         "merge_slashes" merge_slashes: bool = true, Flag;
+        /// Whether upstream servers may be at loopback, link-local and unspecified addresses, by their names too. `false` leaves such
+        /// addresses out: for a server whose upstream servers others name, so that they reach neither services of this machine
+        /// nor the metadata of a cloud.
+        "local_upstreams" local_upstreams: bool = true, Flag;
         /// Clients that receive the interim response 103 (Early Hints) of applications and upstream servers:
         /// `"http2"`, or `"all"`. Some clients of HTTP/1.1 mistake it for the final response (RFC 8297
         /// section 3).

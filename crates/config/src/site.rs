@@ -332,6 +332,8 @@ directives! {
         "internal" internal: bool = false, Flag;
         /// Whether `error_pages` are sent in place of errors of the route's application or upstream servers, instead of the site's setting.
         "intercept_errors" intercept_errors: Option<bool> = absent("as the site has it"), Maybe(Flag);
+        /// Whether access logs have the requests of the route.
+        "log" log: bool = true, Flag;
         /// Copies of a share of the requests for other servers, whose responses are discarded.
         "mirror" mirror: Option<Mirror> = absent("none"), mirror::mirror();
         /// Faults for tests: delays, errors and closed connections for a share of the requests.

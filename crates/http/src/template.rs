@@ -100,6 +100,8 @@ pub enum TlsVariable {
     ClientSerial,
     /// `$tls_client_fingerprint`: the certificate's SHA-256 in hexadecimal digits.
     ClientFingerprint,
+    /// `$tls_client_certificate`: the certificate in PEM, percent-encoded.
+    ClientCertificate,
 }
 
 /// A source of the properties of a TLS connection.
@@ -122,7 +124,7 @@ pub trait CustomVariables {
 }
 
 /// Variables by name. `http_NAME` and `cookie_NAME` are those of every field and cookie.
-static VARIABLES_BY_NAME: [(&str, Variable); 54] = [
+static VARIABLES_BY_NAME: [(&str, Variable); 55] = [
     ("path", Variable::Path),
     ("rest", Variable::Rest),
     ("query", Variable::Query),
@@ -175,6 +177,7 @@ static VARIABLES_BY_NAME: [(&str, Variable); 54] = [
     ("tls_client_san", Variable::Tls(TlsVariable::ClientSan)),
     ("tls_client_serial", Variable::Tls(TlsVariable::ClientSerial)),
     ("tls_client_fingerprint", Variable::Tls(TlsVariable::ClientFingerprint)),
+    ("tls_client_certificate", Variable::Tls(TlsVariable::ClientCertificate)),
     ("http_NAME", Variable::Field(String::new())),
     ("cookie_NAME", Variable::Cookie(String::new())),
 ];

@@ -63,6 +63,9 @@ impl AccessLogs {
 
     /// Adds the lines of a request; `site` returns the index of its site.
     pub fn log(&self, record: &RequestRecord<'_>, site: impl FnOnce(&Request<'_>) -> Option<usize>) {
+        if record.notes.is_unlogged {
+            return;
+        }
         let record = &LineRecord { record, values: OnceCell::new() };
         self.all.iter().for_each(|log| log.log(record));
         if self.sites.iter().all(Vec::is_empty) {

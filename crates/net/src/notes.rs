@@ -114,6 +114,8 @@ pub struct RequestNotes {
     /// Whether the response named a file (`X-Accel-Redirect`, `X-Sendfile`) that no internal route serves, so
     /// that it was sent without it.
     pub ignores_file: bool,
+    /// Whether access logs leave the request out.
+    pub is_unlogged: bool,
 }
 
 impl RequestNotes {

@@ -25,6 +25,8 @@ use times::Millis;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
+/// Browsers keep no cookie for longer than 400 days.
+const COOKIE_AGE_MAX: Duration = Duration::from_secs(400 * 86_400);
 const WAIT: Mapped<Time, Millis> = duration(Duration::from_millis(10), DAY);
 /// Versions of the PROXY protocol, or none.
 pub const PROXY_PROTOCOL: Word<Option<ProxyProtocol>> =
@@ -53,6 +55,11 @@ const VARIABLES: Map<String, TemplateShape> = Map {
     what: "names of variables",
     key: parse_variable_name,
     value: TemplateShape { what: "a value", parse: parse_value_template },
+};
+const LOCATIONS: Map<String, TemplateShape> = Map {
+    what: "beginnings of URLs",
+    key: parse_url_start,
+    value: TemplateShape { what: "the beginning of a URL", parse: parse_value_template },
 };
 const DOMAINS: Map<String, Text<String>> =
     Map { what: "cookie domains", key: parse_domain, value: Text { what: "a domain", parse: parse_domain } };
@@ -102,6 +109,8 @@ directives! {
         /// the same client address, path and query, field or cookie. `"sticky"`: the server named by a cookie
         /// that the proxy sets (`"sticky:COOKIE"` sets the name of the cookie).
         "balance" balance: Balance = "round-robin", BALANCE;
+        /// Attributes of the cookie that `"sticky"` sets.
+        "sticky" sticky: StickyCookie = {}, table();
         /// Connections kept for further requests; `false` keeps none.
         "keep_alive" keep_alive: KeepAlive = {}, Toggle { on: None, off: KeepAlive::none, shape: table() };
         /// Timeouts.
@@ -155,6 +164,14 @@ directives! {
         /// Whether `Location`, `Content-Location` and `Refresh` with the address of an upstream server or its path, and
         /// the paths of cookies, are changed to what the client uses.
         "rewrite" rewrite: bool = true, Flag;
+        /// Beginnings of `Location` and `Refresh`, and what replaces them, before `rewrite` is applied; nginx calls it
+        /// `proxy_redirect`. The first that fits counts. The replacement may contain the variables of header values.
+        ///
+        /// ```toml
+        /// [[route]]
+        /// proxy = { to = "http://127.0.0.1:3000", locations = { "http://old.example/" = "$scheme://$host/" } }
+        /// ```
+        "locations" locations: Vec<(String, Template)> = {}, LOCATIONS;
         /// Domains of cookies to replace; an empty text removes the domain.
         "cookie_domains" cookie_domains: Vec<(String, String)> = {}, DOMAINS;
         /// The version of the PROXY protocol that sends the client's address to servers at the start of a connection:
@@ -229,6 +246,69 @@ directives! {
         /// TLS to this server, instead of the group's.
         "tls" tls: Option<ProxyTls> = absent("as the group has it"), Maybe(table::<ProxyTls>());
     }
+}
+
+directives! {
+    /// Attributes of the cookie that names a client's server. It is always `HttpOnly`.
+    ///
+    /// ```toml
+    /// [[route]]
+    ///
+    /// [route.proxy]
+    /// to      = ["http://10.0.0.1:3000", "http://10.0.0.2:3000"]
+    /// balance = "sticky:server"
+    /// sticky  = { path = "/shop", max_age = "2d", same_site = "Strict" }
+    /// ```
+    StickyCookie derives (Eq) in "`sticky` of `proxy`" {
+        /// Path of the requests that have it.
+        "path" path: String = "/", Text { what: "a path such as \"/shop\"", parse: parse_cookie_path };
+        /// Domain whose hosts get it.
+        "domain" domain: Option<String> = absent("the host of the request"),
+            Maybe(Text { what: "a domain", parse: parse_domain });
+        /// Requests of other sites that have it: `"Strict"` for none, `"Lax"` for links, `"None"` for all.
+        "same_site" same_site: SameSite = "Lax",
+            Word(&[("Strict", SameSite::Strict), ("Lax", SameSite::Lax), ("None", SameSite::None)]);
+        /// Time for which browsers keep it.
+        "max_age" max_age: Option<Duration> = absent("until the browser ends"),
+            Maybe(Time { min: SECOND, max: COOKIE_AGE_MAX });
+        /// Whether browsers send it through TLS alone.
+        "secure" secure: Option<bool> = absent("whether the client uses TLS"), Maybe(Flag);
+    }
+}
+
+impl StickyCookie {
+    /// Returns the attributes as they follow the cookie's value. `is_secure` is whether the client uses TLS.
+    pub(crate) fn text(&self, is_secure: bool) -> String {
+        let mut text = format!("; Path={}", self.path);
+        if let Some(domain) = &self.domain {
+            text += &format!("; Domain={domain}");
+        }
+        if let Some(age) = self.max_age {
+            text += &format!("; Max-Age={}", age.as_secs());
+        }
+        let same_site = match self.same_site {
+            SameSite::Strict => "Strict",
+            SameSite::Lax => "Lax",
+            SameSite::None => "None",
+        };
+        text += &format!("; HttpOnly; SameSite={same_site}");
+        if self.secure.unwrap_or(is_secure) {
+            text += "; Secure";
+        }
+        text
+    }
+}
+
+/// Requests of other sites that have a cookie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SameSite {
+    /// None.
+    Strict,
+    /// Those that follow a link.
+    #[default]
+    Lax,
+    /// All.
+    None,
 }
 
 directives! {
@@ -590,6 +670,23 @@ fn parse_value_template(text: &str, defined_variables: &DefinedVariables) -> Res
         &[header::VARIABLES, &["upstream"]].concat(),
         defined_variables,
     )
+}
+
+fn parse_cookie_path(text: &str) -> Result<String, InvalidValue> {
+    let is_plain = |c: char| c.is_ascii_graphic() && !matches!(c, ';' | ',' | '"' | '\\');
+    if text.starts_with('/') && text.len() <= 1024 && text.chars().all(is_plain) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("no path of a cookie", "write \"/\" or \"/shop\""))
+    }
+}
+
+fn parse_url_start(text: &str) -> Result<String, InvalidValue> {
+    if !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic()) {
+        Ok(text.to_owned())
+    } else {
+        Err(InvalidValue::new("no beginning of a URL", "write \"http://old.example/\" or \"/old/\""))
+    }
 }
 
 fn parse_domain(text: &str) -> Result<String, InvalidValue> {

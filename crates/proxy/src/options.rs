@@ -9,6 +9,7 @@ use times::Millis;
 
 pub use crate::directives::{
     Eject, Forwarded, HealthCheck, KeepAlive, ProxyHeaders, ProxyLimits, ProxyOptions, ProxyTimeouts, Retry,
+    SameSite, StickyCookie,
 };
 pub use crate::origin::{Balance, CgiProtocol, HashKey, Host, Origin};
 
@@ -33,6 +34,9 @@ pub struct GroupOptions {
     pub queue_max: usize,
     /// Interval between resolutions of a name, in milliseconds. Default 30,000.
     pub resolve_interval: Millis,
+    /// Whether servers may be at addresses of this machine and its links: loopback, link-local and unspecified ones. Default
+    /// yes.
+    pub allows_local: bool,
     /// Version of the PROXY protocol header at the beginning of each connection, which names the client. Such
     /// a connection serves one client and is not kept. `None`: no header (default).
     pub proxy_protocol: Option<ProxyProtocol>,
@@ -162,8 +166,12 @@ pub struct ResponseOptions {
     /// Whether `Location`, `Content-Location` and `Refresh` values that name an upstream server or its path
     /// are mapped to the client's view, and the paths of cookies as well. Default yes.
     pub rewrite: bool,
+    /// Beginnings of `Location` and `Refresh` and their replacements.
+    pub locations: Vec<(String, Template)>,
     /// Cookie domains and their replacements; an empty replacement removes the attribute.
     pub cookie_domains: Vec<(String, String)>,
+    /// Attributes of the cookie of [`Balance::Sticky`].
+    pub sticky: StickyCookie,
     /// Fields to remove, set and add.
     pub edits: ProxyHeaders,
 }
@@ -273,6 +281,7 @@ impl GroupOptions {
             slow_start: Millis(0),
             queue_max: 1_000,
             resolve_interval: Millis(30_000),
+            allows_local: true,
             proxy_protocol: None,
             lenient_heads: false,
         }
@@ -300,6 +309,7 @@ impl GroupOptions {
             slow_start: proxy.slow_start,
             queue_max: proxy.queue_max as usize,
             resolve_interval: proxy.resolve,
+            allows_local: true,
             proxy_protocol: proxy.proxy_protocol,
             lenient_heads: proxy.lenient_heads,
         }
@@ -339,7 +349,9 @@ impl RouteOptions {
             },
             response: ResponseOptions {
                 rewrite: proxy.rewrite,
+                locations: proxy.locations.clone(),
                 cookie_domains: proxy.cookie_domains.clone(),
+                sticky: proxy.sticky.clone(),
                 edits: proxy.response_headers.clone(),
             },
             path,
@@ -393,6 +405,12 @@ impl Default for RequestOptions {
 
 impl Default for ResponseOptions {
     fn default() -> ResponseOptions {
-        ResponseOptions { rewrite: true, cookie_domains: Vec::new(), edits: ProxyHeaders::default() }
+        ResponseOptions {
+            rewrite: true,
+            locations: Vec::new(),
+            cookie_domains: Vec::new(),
+            sticky: StickyCookie::default(),
+            edits: ProxyHeaders::default(),
+        }
     }
 }

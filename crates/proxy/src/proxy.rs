@@ -14,7 +14,7 @@ use crate::current_group::CoreGroup;
 use crate::dial::{ConcurrentTask, run_concurrently, with_deadline};
 use crate::failure::AttemptFailure;
 use crate::group::{Group, GroupState, UpstreamError, UpstreamEvent};
-use crate::options::{RouteOptions, UpstreamProtocol};
+use crate::options::{RouteOptions, StickyCookie, UpstreamProtocol};
 use crate::relay::{Relay, RelayOptions, RelayOutcome};
 use crate::replay_buffer::ReplayBuffer;
 use crate::request::{RequestRules, Script, SentHead, max_forwards};
@@ -393,7 +393,7 @@ impl BoundProxy {
             let notes = exchange.notes();
             notes.connect_us = Some(notes.connect_us.unwrap_or(0) + asked_us - since_us);
         }
-        let cookie = sticky_cookie(exchange, selection);
+        let cookie = sticky_cookie(exchange, selection, &rules.options.response.sticky);
         let answered = |status| {
             room.take();
             let us = group.core.now_us() - asked_us;
@@ -517,10 +517,13 @@ impl BoundProxy {
 }
 
 /// Returns the value of `Set-Cookie` that binds the client to the server, if one is needed.
-fn sticky_cookie(exchange: &Exchange<'_>, selection: &Selection<'_>) -> Option<String> {
+fn sticky_cookie(
+    exchange: &Exchange<'_>,
+    selection: &Selection<'_>,
+    attributes: &StickyCookie,
+) -> Option<String> {
     let pair = selection.cookie.as_ref()?;
-    let secure = if exchange.request().client().is_secure { "; Secure" } else { "" };
-    Some(format!("{pair}; Path=/; HttpOnly; SameSite=Lax{secure}"))
+    Some(format!("{pair}{}", attributes.text(exchange.request().client().is_secure)))
 }
 
 /// Relays bytes in both directions after the upstream has switched protocols.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use http::{Name, scan};
+use http::{Name, Template, scan};
 
 use crate::options::{GroupOptions, PathMap, RouteOptions};
 use crate::template::TemplateContext;
@@ -14,8 +14,10 @@ pub struct ReverseMapping {
     /// `host[:port]` of each server, and the hosts without ports.
     authorities: Vec<String>,
     hosts: Vec<String>,
+    locations: Vec<(String, Template)>,
     cookie_domains: Vec<(String, String)>,
-    is_needed: bool,
+    /// Whether addresses and paths of the servers are mapped.
+    maps_servers: bool,
 }
 
 impl ReverseMapping {
@@ -31,25 +33,43 @@ impl ReverseMapping {
             path: route.path.clone(),
             hosts: authorities.iter().map(host).collect(),
             authorities,
+            locations: route.response.locations.clone(),
             cookie_domains: route.response.cookie_domains.clone(),
-            is_needed: route.response.rewrite,
+            maps_servers: route.response.rewrite,
         }
     }
 
     /// Whether rewriting is enabled.
     #[must_use]
     pub fn is_needed(&self) -> bool {
-        self.is_needed
+        self.maps_servers || !self.locations.is_empty()
     }
 
     /// Returns the value of one of the fields in the client's view.
     #[must_use]
     pub fn rewrite<'v>(&self, id: Name, value: &'v [u8], context: &TemplateContext<'_>) -> Cow<'v, [u8]> {
         match id {
-            Name::Location | Name::ContentLocation => self.url(value, context),
+            Name::Location => self.location(value, context),
+            Name::ContentLocation if self.maps_servers => self.url(value, context),
             Name::Refresh => self.refresh(value, context),
-            Name::SetCookie => self.cookie(value),
+            Name::SetCookie if self.maps_servers => self.cookie(value),
             _ => Cow::Borrowed(value),
+        }
+    }
+
+    /// Replaces the beginning of a URL, or maps it.
+    fn location<'v>(&self, url: &'v [u8], context: &TemplateContext<'_>) -> Cow<'v, [u8]> {
+        let found =
+            self.locations.iter().find_map(|(from, to)| Some((to, url.strip_prefix(from.as_bytes())?)));
+        match found {
+            Some((to, rest)) => {
+                let mut out = Vec::new();
+                to.write(&mut out, &context.values());
+                out.extend_from_slice(rest);
+                Cow::Owned(out)
+            }
+            None if self.maps_servers => self.url(url, context),
+            None => Cow::Borrowed(url),
         }
     }
 
@@ -108,7 +128,7 @@ impl ReverseMapping {
         };
         let url = &value[at + quotes.len()..];
         let url = url.strip_suffix(quotes).unwrap_or(url);
-        Cow::Owned([&value[..at], quotes, &self.url(url, ask), quotes].concat())
+        Cow::Owned([&value[..at], quotes, &self.location(url, ask), quotes].concat())
     }
 
     /// Rewrites the `Path` and `Domain` attributes of a cookie.
@@ -175,6 +195,11 @@ mod tests {
     use net::Peer;
 
     fn rewritten(id: Name, value: &str, map: Option<(&str, &str)>) -> String {
+        let cookie_domains = vec![("old.test".into(), "shop.test".into())];
+        rewritten_by(id, value, map, ResponseOptions { cookie_domains, ..ResponseOptions::default() })
+    }
+
+    fn rewritten_by(id: Name, value: &str, map: Option<(&str, &str)>, response: ResponseOptions) -> String {
         let bytes = b"GET / HTTP/1.1\r\nHost: shop.test\r\n\r\n";
         let mut head = RequestHead::default();
         assert!(head.parse(bytes, &http::Limits::default()).unwrap());
@@ -191,10 +216,9 @@ mod tests {
             custom_variables: None,
         };
         let server = UpstreamServer::new(UpstreamAddress::Tcp { host: "app.internal".into(), port: 3000 });
-        let cookie_domains = vec![("old.test".into(), "shop.test".into())];
         let route = RouteOptions {
             path: map.map(|(from, to)| PathMap::new(from, to)),
-            response: ResponseOptions { cookie_domains, ..ResponseOptions::default() },
+            response,
             ..RouteOptions::default()
         };
         let value = ReverseMapping::new(&GroupOptions::new(vec![server]), &route)
@@ -217,6 +241,30 @@ mod tests {
             ("//app.internal:3000/x", "//shop.test/x"),
         ] {
             assert_eq!(rewritten(Name::Location, value, None), want, "{value}");
+        }
+    }
+
+    #[test]
+    fn beginnings_of_locations_are_replaced() {
+        let template = |text: &str| Template::parse(text, |_| true).unwrap();
+        let locations = vec![
+            ("http://old.test/a/".into(), template("$scheme://$host/b/")),
+            ("/inner".into(), template("/outer")),
+        ];
+        for is_mapped in [false, true] {
+            let response = ResponseOptions {
+                rewrite: is_mapped,
+                locations: locations.clone(),
+                ..ResponseOptions::default()
+            };
+            let of = |id, value| rewritten_by(id, value, None, response.clone());
+            assert_eq!(of(Name::Location, "http://old.test/a/x?y"), "https://shop.test/b/x?y");
+            assert_eq!(of(Name::Location, "/inner/x"), "/outer/x");
+            assert_eq!(of(Name::Refresh, "1; url=/inner"), "1; url=/outer");
+            assert_eq!(of(Name::ContentLocation, "/inner/x"), "/inner/x");
+            assert_eq!(of(Name::Location, "http://old.test/c"), "http://old.test/c");
+            let mapped = if is_mapped { "https://shop.test/x" } else { "http://app.internal:3000/x" };
+            assert_eq!(of(Name::Location, "http://app.internal:3000/x"), mapped);
         }
     }
 

@@ -16,6 +16,8 @@ pub(crate) struct ServerAddresses {
     /// Time of the next resolution; [`Moment::NEVER`] for an IP address.
     resolve_at: AtomicMoment,
     resolving: AtomicBool,
+    /// Whether the addresses of this machine and its links are used.
+    allows_local: bool,
     /// Number of lookups started.
     #[cfg(test)]
     lookup_count: std::sync::atomic::AtomicU64,
@@ -27,15 +29,19 @@ const POLL_INTERVAL: Millis = Millis(5);
 const RETRY_PAUSE: Millis = Millis(1_000);
 
 impl ServerAddresses {
-    pub(crate) fn new(host: &str, port: u16) -> ServerAddresses {
+    /// Creates the addresses. Without `allows_local`, those of [`is_local`] are left out.
+    pub(crate) fn new(host: &str, port: u16, allows_local: bool) -> ServerAddresses {
         let address: Option<IpAddr> = host.parse().ok();
-        let known: Vec<SocketAddr> = address.iter().map(|&ip| SocketAddr::new(ip, port)).collect();
+        let is_usable = |ip: &IpAddr| allows_local || !is_local(*ip);
+        let known: Vec<SocketAddr> =
+            address.filter(is_usable).map(|ip| SocketAddr::new(ip, port)).into_iter().collect();
         ServerAddresses {
             host: host.to_owned(),
             port,
             resolve_at: AtomicMoment::new(if known.is_empty() { Moment::ZERO } else { Moment::NEVER }),
             known: Mutex::new(known.into()),
             resolving: AtomicBool::new(false),
+            allows_local,
             #[cfg(test)]
             lookup_count: std::sync::atomic::AtomicU64::new(0),
         }
@@ -89,6 +95,8 @@ impl ServerAddresses {
         let again_after = match found {
             Ok(mut addresses) if !addresses.is_empty() => {
                 addresses.dedup();
+                // A name that now has other addresses keeps none of the old ones.
+                addresses.retain(|address| self.allows_local || !is_local(address.ip()));
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = addresses.into();
                 again_after
             }
@@ -98,6 +106,17 @@ impl ServerAddresses {
         self.resolve_at.store((core.now() + again_after).min(Moment::LAST), Ordering::Relaxed);
         self.resolving.store(false, Ordering::Relaxed);
     }
+}
+
+/// Whether an address belongs to this machine or to a link: loopback, link-local, such as the metadata of a cloud, unspecified
+/// or multicast.
+fn is_local(address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    let is_of_link = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    address.is_loopback() || address.is_unspecified() || address.is_multicast() || is_of_link
 }
 
 #[cfg(test)]
@@ -119,7 +138,7 @@ mod tests {
     #[test]
     fn concurrent_lookups_of_a_name_query_the_resolver_once() {
         let core = Core::for_client(1).expect("an engine");
-        let names = Arc::new(ServerAddresses::new("localhost", 80));
+        let names = Arc::new(ServerAddresses::new("localhost", 80, true));
         let (release, held) = mpsc::channel::<()>();
         let theirs = core.clone();
         let count = core
@@ -147,5 +166,29 @@ mod tests {
             })
             .expect("the engine turns");
         assert_eq!(count, 1);
+    }
+
+    #[test]
+    fn local_addresses_are_left_out_if_they_are_not_allowed() {
+        let of = |host: &str| ServerAddresses::new(host, 80, false).known_addresses().len();
+        for local in [
+            "127.0.0.1",
+            "127.9.9.9",
+            "::1",
+            "::ffff:127.0.0.1",
+            "169.254.169.254",
+            "fe80::1",
+            "0.0.0.0",
+            "::",
+        ] {
+            assert_eq!(of(local), 0, "{local}");
+            assert_eq!(ServerAddresses::new(local, 80, true).known_addresses().len(), 1);
+        }
+        assert_eq!((of("10.0.0.1"), of("2001:db8::1")), (1, 1));
+        let core = Core::for_client(1).expect("an engine");
+        let names = Arc::new(ServerAddresses::new("localhost", 80, false));
+        let theirs = core.clone();
+        let found = core.run_until_end(async move { names.addresses(&theirs, Millis(60_000)).await });
+        assert!(found.expect("the engine turns").is_empty());
     }
 }

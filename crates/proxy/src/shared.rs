@@ -67,7 +67,11 @@ impl GroupShared {
         if options.servers.is_empty() {
             return Err("a proxy needs a server".into());
         }
-        let servers = options.servers.iter().map(Upstream::new).collect::<Result<Vec<_>, _>>()?;
+        let servers = options
+            .servers
+            .iter()
+            .map(|server| Upstream::new(server, options.allows_local))
+            .collect::<Result<Vec<_>, _>>()?;
         let limits: Vec<u32> = options.servers.iter().map(|server| server.connections_max).collect();
         let by_load = matches!(options.balance, Balance::LeastRequests | Balance::TwoChoices);
         let counted = by_load || limits.iter().any(|&limit| limit > 0);
@@ -193,12 +197,12 @@ impl Upstream {
         }
     }
 
-    fn new(server: &UpstreamServer) -> Result<Upstream, Failure> {
+    fn new(server: &UpstreamServer, allows_local: bool) -> Result<Upstream, Failure> {
         let shown = server.to_string();
         let (names, host) = match &server.address {
             UpstreamAddress::Unix(_) => (None, "localhost"),
             UpstreamAddress::Tcp { host, port } => {
-                (Some(Arc::new(ServerAddresses::new(host, *port))), host.as_str())
+                (Some(Arc::new(ServerAddresses::new(host, *port, allows_local))), host.as_str())
             }
         };
         let client = |http: TlsHttp| {

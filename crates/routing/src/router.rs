@@ -213,6 +213,9 @@ impl Router {
             if let Some(reason) = https.misdirection_reason(&request, exchange.core().unix_s()) {
                 return Ok(RouteChoice::Misdirected(reason));
             }
+            if https.refuses_subject(&request) {
+                return Ok(RouteChoice::SubjectRefused);
+            }
         }
         let mut rounds = 0;
         loop {
@@ -254,6 +257,11 @@ impl Router {
                 return exchange.refuse_with(status, "this page is served over HTTPS", &fields).await;
             }
             RouteChoice::Misdirected(reason) => return exchange.refuse(MISDIRECTED, reason).await,
+            RouteChoice::SubjectRefused => {
+                return exchange
+                    .refuse(Status::FORBIDDEN, "certificates of this subject are not admitted")
+                    .await;
+            }
             RouteChoice::NoRoute(path, outcome) => (path, outcome),
         };
         table.edits[level].apply(exchange, b"");
@@ -287,6 +295,8 @@ enum RouteChoice<'t> {
     Https(Fields),
     /// 421, for this reason.
     Misdirected(&'static str),
+    /// 403 for the subject of the client's certificate.
+    SubjectRefused,
     /// No route matches, or the request has the given error.
     NoRoute(RequestPath, Result<(), Fault>),
 }

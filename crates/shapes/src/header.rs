@@ -33,6 +33,7 @@ pub const VARIABLES: &[&str] = &[
     "tls_client_san",
     "tls_client_serial",
     "tls_client_fingerprint",
+    "tls_client_certificate",
     "client_port",
     "request_id",
     "trace_id",

@@ -1,15 +1,19 @@
 //! TLS and client certificates required by a site.
 
 use certificates::HttpChallenges;
+use http::template::{TlsValues, TlsVariable};
 use net::{Peer, Request};
+use shapes::pattern::ValuePattern;
 
 /// Requirements of a site for the connections of its requests.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SiteHttps {
     /// Port to which requests without TLS are redirected.
     pub redirect_port: Option<u16>,
     /// Identifier of the client certificate policy; 0 if no certificate is required.
     pub policy: u64,
+    /// Subjects of client certificates that are admitted; `None` for all.
+    pub subject: Option<ValuePattern>,
 }
 
 /// Path prefix of HTTP-01 challenges, which are served without TLS (RFC 8555 section 8.3).
@@ -51,5 +55,15 @@ impl SiteHttps {
             Some(_) => Some("this connection was made for another host: make one for this host"),
             None => Some("this host asks for client certificates: make a connection with TLS to this server"),
         }
+    }
+
+    /// Whether the client's certificate has another subject than those that are admitted, or there is none.
+    pub fn refuses_subject(&self, request: &Request<'_>) -> bool {
+        let Some(pattern) = &self.subject else { return false };
+        let mut subject = Vec::new();
+        if let Some(session) = request.tls() {
+            session.write(TlsVariable::ClientSubject, &mut subject);
+        }
+        !pattern.matches_bytes(&subject)
     }
 }

@@ -311,6 +311,11 @@ pub(crate) fn build_route_table(
         let of_https = || SiteHttps {
             redirect_port: redirects.then(|| redirect_port(plan, site)).flatten(),
             policy: tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
+            subject: site
+                .tls
+                .as_ref()
+                .and_then(|tls| tls.client.as_ref())
+                .and_then(|client| client.subject.clone()),
         };
         match (shared.get(site_index).copied().flatten(), core_context, known) {
             // It was checked with the plan before.
@@ -510,6 +515,7 @@ fn build_route(
         label: core_context
             .filter(|_| is_counted)
             .map_or(0, |of| of.metrics.label(&RouteLabels::of(site, route))),
+        is_unlogged: !route.log,
         guards: RouteGuardSet::default(),
         programs: ProgramFolder::of(route),
         branches: Vec::new(),

@@ -83,6 +83,8 @@ struct GroupBuilder<'p> {
     reload: GroupReload,
     spill: &'p Arc<SpillStore>,
     files: &'p ConfigFiles,
+    /// Whether servers may be at addresses of this machine and its links.
+    allows_local: bool,
 }
 
 impl GroupPlan {
@@ -110,7 +112,15 @@ impl GroupPlan {
                 by_state = states.iter().map(Arc::as_ptr).zip(all.iter().cloned()).collect();
             }
         }
-        let mut builder = GroupBuilder { plan, joined, before: by_state, reload, spill, files };
+        let mut builder = GroupBuilder {
+            plan,
+            joined,
+            before: by_state,
+            reload,
+            spill,
+            files,
+            allows_local: config.local_upstreams,
+        };
         builder.add_all(config)?;
         let GroupBuilder { mut plan, reload, .. } = builder;
         match joined {
@@ -153,8 +163,9 @@ impl GroupPlan {
         files: &ConfigFiles,
     ) -> io::Result<bool> {
         let Some(group) = self.named.get(name) else { return Ok(false) };
-        let options = group_options(proxy, files)?;
         let before = group.current.get();
+        let options =
+            GroupOptions { allows_local: before.options().allows_local, ..group_options(proxy, files)? };
         if *before.options() != options {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             let next = known.replace(&before, options).map_err(io::Error::other)?;
@@ -236,7 +247,11 @@ impl GroupBuilder<'_> {
                 continue;
             };
             let options = route_options(&config::Route::default(), &proxy, false).into();
-            let group = self.add_group("auth".to_owned(), group_options(&proxy, self.files)?)?;
+            let named = auth.upstream.as_ref().and_then(|name| self.plan.named.get(name));
+            let group = match named.map(|named| named.current.clone()) {
+                Some(group) => group,
+                None => self.add_group("auth".to_owned(), group_options(&proxy, self.files)?)?,
+            };
             self.plan.auth_servers.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
         }
         for stream in &config.streams {
@@ -258,8 +273,8 @@ impl GroupBuilder<'_> {
         if Arc::ptr_eq(&known.proxy, proxy) && !names_files {
             return Ok(Some(known.current.clone()));
         }
-        let options = group_options(proxy, self.files)?;
         let before = known.current.get();
+        let options = GroupOptions { allows_local: self.allows_local, ..group_options(proxy, self.files)? };
         if *before.options() == options {
             return Ok(Some(known.current.clone()));
         }
@@ -282,7 +297,8 @@ impl GroupBuilder<'_> {
         })
     }
 
-    fn add_group(&mut self, name: String, options: GroupOptions) -> io::Result<Arc<CurrentGroup>> {
+    fn add_group(&mut self, name: String, mut options: GroupOptions) -> io::Result<Arc<CurrentGroup>> {
+        options.allows_local = self.allows_local;
         let state = match self.joined {
             None => self.reload.build(options),
             Some(_) => self.plan.known.lock().unwrap_or_else(PoisonError::into_inner).build(options),

@@ -5,7 +5,8 @@ use settings::checker::Checker;
 use settings::directive_table::{brief, table};
 use settings::directives;
 use settings::node::{Node, NodeData};
-use settings::shape::{Flag, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Toggle, Word};
+use settings::shape::{Flag, Maybe, OneOrMore, PathShape, Shape, ShapeKind, Text, Toggle, Word};
+use shapes::pattern::ValuePattern;
 use std::path::PathBuf;
 
 /// The oldest version of TLS that clients may speak.
@@ -125,6 +126,10 @@ directives! {
         "ca" ca: Vec<PathBuf> = required(""), OneOrMore(PathShape("a file"));
         /// Whether a client without one is refused. Otherwise the site's handlers decide by the variables.
         "required" required: bool = true, Flag;
+        /// Subjects of certificates; requests with another one, or without a certificate, get 403. A text, in which `*` matches any
+        /// run of characters, or `"~ REGEX"`, which is found anywhere: `"~ CN=(alice|bob)(,|$)"`.
+        "subject" subject: Option<ValuePattern> = absent("every subject"),
+            Maybe(Text { what: "a subject such as \"CN=alice\", or \"~ REGEX\"", parse: ValuePattern::parse });
         /// Certificate revocation lists (PEM) of the authorities.
         "crl" crl: Vec<PathBuf> = absent("none is revoked"), OneOrMore(PathShape("a file"));
     }

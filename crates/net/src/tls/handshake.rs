@@ -1,6 +1,6 @@
 //! Server-side TLS handshakes, up to the first byte of HTTP, driven by the task that waits for the socket.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::io::{self, ErrorKind, Read};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -88,11 +88,28 @@ impl ClientIdentity {
     }
 }
 
+impl ClientIdentity {
+    /// Returns the certificate in PEM, with every byte percent-encoded that is not unreserved (RFC 3986 section 2.3).
+    fn encoded_pem(&self) -> String {
+        let mut pem = Vec::new();
+        self.write_pem(&mut pem);
+        let mut text = String::with_capacity(pem.len() + pem.len() / 8);
+        for byte in pem {
+            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+                text.push(char::from(byte));
+            } else {
+                let _ = write!(text, "%{byte:02X}");
+            }
+        }
+        text
+    }
+}
+
 impl TlsValues for TlsSession {
     fn write(&self, variable: TlsVariable, out: &mut Vec<u8>) {
         let info = self.client.as_ref().map(|client| &client.info);
         let of_client = |text: fn(&CertificateInfo) -> &str| info.map(text).unwrap_or_default();
-        let alternatives;
+        let (alternatives, certificate);
         let text = match variable {
             TlsVariable::Version => self.version,
             TlsVariable::Cipher => self.cipher,
@@ -119,6 +136,10 @@ impl TlsValues for TlsSession {
             }
             TlsVariable::ClientSerial => of_client(|info| &info.serial),
             TlsVariable::ClientFingerprint => of_client(|info| &info.sha256),
+            TlsVariable::ClientCertificate => {
+                certificate = self.client.as_ref().map(|client| client.encoded_pem()).unwrap_or_default();
+                &certificate
+            }
         };
         // A certificate authority may include any character in a name, but a field value is one line.
         out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));

@@ -40,6 +40,8 @@ pub struct Route {
     pub edits: RouteEdits,
     /// Label under which requests are counted.
     pub label: usize,
+    /// Whether access logs leave its requests out.
+    pub is_unlogged: bool,
     /// Guards, where the site has routes of PHP or CGI.
     pub guards: RouteGuardSet,
     /// CGI programs of the route.
@@ -126,7 +128,7 @@ impl Route {
         path: &RequestPath,
     ) -> Result<(), Fault> {
         self.edits.apply(exchange, &self.paths.prefix);
-        exchange.set_label(self.label);
+        self.label(exchange);
         let passed = if self.handler.files().is_some() { None } else { path.for_upstream(exchange)? };
         let path = passed.as_ref().unwrap_or(path);
         self.prepare(exchange, path)?;
@@ -146,7 +148,7 @@ impl Route {
             rules.capture(exchange, path);
         }
         self.edits.apply(exchange, &self.paths.prefix);
-        exchange.set_label(self.label);
+        self.label(exchange);
         let mut request = RoutedRequest { route: self, path: Cow::Borrowed(path) };
         let mut steps = self.steps.before_handler();
         while let Some((step, rest)) = steps.split_first() {
@@ -164,6 +166,14 @@ impl Route {
         let RoutedRequest { route, path } = request;
         route.prepare(exchange, &path)?;
         route.serve_content(exchange, &path).await
+    }
+
+    /// Notes how the request is counted and logged.
+    fn label(&self, exchange: &mut Exchange<'_>) {
+        exchange.set_label(self.label);
+        if self.is_unlogged {
+            exchange.notes().is_unlogged = true;
+        }
     }
 
     /// Serves a request that has passed the steps before the handler.
