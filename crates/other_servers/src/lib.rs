@@ -29,9 +29,14 @@ mod puma;
 
 mod starman;
 
+mod ingress_annotations;
+
 mod passenger;
 
 pub use directive::{ForeignDirective, Ours};
+pub use ingress_annotations::{
+    INGRESS_ANNOTATIONS, INGRESS_PREFIX, IngressAnnotation, IngressVerdict, ingress_annotation,
+};
 
 /// A server that people may know.
 #[derive(Debug)]

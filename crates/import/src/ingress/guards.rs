@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use other_servers::ingress_annotation;
+
 use super::reader::{ANNOTATION_PREFIX, IngressReader};
 use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
@@ -20,53 +22,6 @@ pub(super) const HOST_ANNOTATIONS: [&str; 9] = [
 ];
 /// The remark on snippets of nginx's configuration.
 pub(super) const SNIPPET_REMARK: &str = "lines of nginx are not read: the route is closed (403); `komainu import nginx` translates them from a file of their own";
-/// Annotations of ingress-nginx that refuse no requests and have no translation.
-const HARMLESS_ANNOTATIONS: [&str; 44] = [
-    "affinity",
-    "affinity-canary-behavior",
-    "affinity-mode",
-    "auth-always-set-cookie",
-    "auth-cache-duration",
-    "auth-cache-key",
-    "auth-keepalive",
-    "auth-keepalive-requests",
-    "auth-keepalive-share-vars",
-    "auth-keepalive-timeout",
-    "auth-realm",
-    "auth-secret-type",
-    "backend-protocol",
-    "canary",
-    "client-header-timeout",
-    "connection-proxy-header",
-    "custom-headers",
-    "custom-http-errors",
-    "default-backend",
-    "disable-proxy-intercept-errors",
-    "enable-access-log",
-    "enable-opentelemetry",
-    "enable-rewrite-log",
-    "from-to-www-redirect",
-    "http2-push-preload",
-    "limit-rate",
-    "limit-rate-after",
-    "limit-whitelist",
-    "load-balance",
-    "mirror-target",
-    "permanent-redirect-code",
-    "preserve-trailing-slash",
-    "proxy-buffers",
-    "proxy-busy-buffers-size",
-    "proxy-cookie-domain",
-    "proxy-cookie-path",
-    "proxy-max-temp-file-size",
-    "proxy-next-upstream",
-    "proxy-next-upstream-timeout",
-    "proxy-redirect-from",
-    "proxy-redirect-to",
-    "session-cookie-name",
-    "stream-snippet",
-    "upstream-hash-by",
-];
 /// Settings of the controller, in its ConfigMap, that may refuse requests of all hosts.
 pub(super) const RESTRICTING_SETTINGS: [&str; 15] = [
     "allowlist-source-range",
@@ -97,6 +52,14 @@ const CONTROLLERS: [&str; 9] = [
     "appgw",
     "ambassador",
 ];
+
+/// Whether an annotation of ingress-nginx refuses no requests.
+fn is_harmless(own: &str) -> bool {
+    // Some are of old versions; those of TLS to Services count where the protocol asks for TLS.
+    matches!(own, "client-header-timeout" | "proxy-buffers")
+        || own.starts_with("proxy-ssl-")
+        || ingress_annotation(own).is_some_and(|row| !row.guards)
+}
 
 impl IngressReader<'_> {
     /// Translates the networks of an annotation to `allow` or `deny`. ingress-nginx refuses all requests if one of them is
@@ -186,13 +149,7 @@ impl IngressReader<'_> {
             // Disabled features need no translation.
             _ if value.flag() == Some(false) => value.mark_not_needed(self.ledger, "not needed"),
             "satisfy" => value.mark_different(self.ledger, "both, addresses and users, are asked for"),
-            _ if own.starts_with("canary-")
-                || own.starts_with("session-cookie-")
-                || own.starts_with("opentelemetry-")
-                || own.starts_with("proxy-ssl-")
-                || own.starts_with("cors-")
-                || HARMLESS_ANNOTATIONS.contains(&own) =>
-            {
+            _ if is_harmless(own) => {
                 value.mark_impossible(self.ledger, "this annotation has no translation");
                 value.manual_comments(self.ledger).into_iter().for_each(|check| section.comment(check));
             }

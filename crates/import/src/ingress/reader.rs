@@ -5,7 +5,7 @@ use crate::draft::TomlSection;
 use crate::findings::ImportLedger;
 
 /// Prefix of ingress-nginx's annotations.
-pub(super) const ANNOTATION_PREFIX: &str = "nginx.ingress.kubernetes.io/";
+pub(super) const ANNOTATION_PREFIX: &str = other_servers::INGRESS_PREFIX;
 
 /// A route of a host, with the keys of its precedence.
 pub(super) struct IngressRoute {

@@ -30,7 +30,11 @@ pub(crate) fn generated_documents() -> Vec<GeneratedDocument> {
         file: format!("docs/{}", server.page),
         text: Box::new(|text| foreign_directives::write_tables(text, server)),
     };
-    std::iter::once(reference).chain(SERVERS.into_iter().map(page)).collect()
+    let annotations = GeneratedDocument {
+        file: "docs/from/ingress-nginx.md".to_owned(),
+        text: Box::new(foreign_directives::write_annotations),
+    };
+    [reference, annotations].into_iter().chain(SERVERS.into_iter().map(page)).collect()
 }
 
 /// Returns all findings about documents.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use other_servers::{ForeignDirective, OtherServer, Ours};
+use other_servers::{ForeignDirective, INGRESS_ANNOTATIONS, IngressVerdict, OtherServer, Ours};
 
 /// Marks around the tables, and around the differences.
 const MARKS: [(&str, &str); 2] = [
@@ -16,6 +16,29 @@ pub(crate) fn write_tables(page: &str, server: &OtherServer) -> String {
     let page = write_between(page, of_tables, &format!("\n{}\n", tables(server)));
     let differences: String = server.differences.iter().map(|one| format!("- {one}\n")).collect();
     if differences.is_empty() { page } else { write_between(&page, of_differences, &differences) }
+}
+
+/// Writes the table of ingress-nginx's annotations between the marks in their page.
+pub(crate) fn write_annotations(page: &str) -> String {
+    let mut text = "\n| Annotation | | Here |\n|---|---|---|\n".to_owned();
+    for row in INGRESS_ANNOTATIONS {
+        let verdict = match row.verdict {
+            IngressVerdict::Done => "done",
+            IngressVerdict::Different => "differently",
+            IngressVerdict::NotNeeded => "not needed",
+            IngressVerdict::Refused => "refused",
+        };
+        let guards = if row.guards { " †" } else { "" };
+        let imported = if row.is_imported { " ‡" } else { "" };
+        let _ = writeln!(
+            text,
+            "| `{}`{guards}{imported} | {verdict} | {} |",
+            row.name,
+            row.text.replace('|', "\\|")
+        );
+    }
+    text.push('\n');
+    write_between(page, MARKS[0], &text)
 }
 
 fn write_between(page: &str, (start, end): (&str, &str), text: &str) -> String {
