@@ -16,6 +16,9 @@ mod route_guards;
 #[path = "golden/ingress_guards.rs"]
 mod ingress_guards;
 
+#[path = "golden/to_gateway.rs"]
+mod to_gateway;
+
 #[path = "golden/app_guards.rs"]
 mod app_guards;
 

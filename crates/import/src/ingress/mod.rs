@@ -8,6 +8,8 @@ mod guards;
 
 mod annotations;
 
+mod gateway;
+
 use std::cmp::Reverse;
 use std::path::Path;
 
@@ -18,8 +20,10 @@ use crate::expressions::{escape_literal, path_expression, widen_expression};
 use crate::findings::{ImportError, ImportLedger, ImportResult};
 use crate::paths::from_literal;
 use crate::yaml::parse_documents;
+pub use gateway::import_to_gateway;
 use reader::{ANNOTATION_PREFIX, IngressReader, IngressRoute};
 use values::translate_rewrite_target;
+pub use values::translate_sign_in;
 
 /// Differences between the servers that do not depend on the configuration.
 const GENERAL_DIFFERENCES: [&str; 4] = [

@@ -19,7 +19,8 @@ pub(super) fn with_timeout(section: &TomlSection, key: &str, text: &str) -> Toml
 }
 
 /// Returns the target of the redirect to the login page, with the requested URL as a parameter.
-pub(super) fn translate_sign_in(text: &str, parameter: Option<&str>) -> Option<String> {
+#[must_use]
+pub fn translate_sign_in(text: &str, parameter: Option<&str>) -> Option<String> {
     let mut to = text.to_owned();
     for host in ["$host", "$http_host", "$best_http_host"] {
         for scheme in ["$scheme", "$pass_access_scheme", "https", "http"] {

@@ -31,6 +31,9 @@ pub(crate) struct ImportArguments {
     /// The folder of nginx's configuration on the machine that serves, for names of files in it [default: that of the file]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) prefix: Option<PathBuf>,
+    /// Write something else than a configuration: `gateway`, objects of Gateway API for Ingresses
+    #[arg(long, value_name = "FORM", value_parser = ["gateway"], conflicts_with = "verify")]
+    pub(crate) to: Option<String>,
     /// Run the old server and the result side by side on loopback, and show every difference; exits 1 if the report does not name one
     #[arg(long)]
     pub(crate) verify: bool,
@@ -78,6 +81,9 @@ pub(crate) fn run_import(arguments: &ImportArguments) -> Result<bool, Failure> {
         done => done?,
     }
     let _ = io::stderr().write_all(sanitize(&imported.report()).as_bytes());
+    if arguments.to.is_some() {
+        return Ok(true);
+    }
     let is_valid = is_valid(&imported);
     if arguments.verify && is_valid { verify(&source, &imported, arguments) } else { Ok(is_valid) }
 }
@@ -167,7 +173,11 @@ fn read_beginning(path: &Path) -> Result<String, Failure> {
 
 fn translate(source: &ImportSource<'_>, arguments: &ImportArguments) -> Result<ImportResult, Failure> {
     let file = source.file.unwrap_or(Path::new(""));
+    if arguments.to.is_some() && source.kind != ImportKind::Ingress {
+        return Err(Failure::new("--to gateway is for Ingresses: komainu import ingress FILE --to gateway"));
+    }
     match source.kind {
+        ImportKind::Ingress if arguments.to.is_some() => import::ingress::import_to_gateway(file),
         ImportKind::Nginx => import::nginx::import(file, arguments.prefix.as_deref()),
         ImportKind::Caddy => import::caddy::import(file),
         ImportKind::Ingress => import::ingress::import(file),
