@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::grants::{CrossReference, is_reference_allowed};
 use crate::objects::{
@@ -37,6 +37,14 @@ pub(crate) struct BackendGroups {
 }
 
 impl BackendGroups {
+    /// Returns the addresses of the servers of a group.
+    pub(crate) fn addresses(&self, name: &str) -> Vec<String> {
+        let table = self.tables.get(name).and_then(Option::as_ref);
+        let urls = table.and_then(|table| table.get("to")).and_then(Value::as_array).into_iter().flatten();
+        let address = |url: &Value| Some(url.as_str()?.split_once("://")?.1.to_owned());
+        urls.filter_map(address).collect()
+    }
+
     /// Returns the groups that have servers.
     pub(crate) fn tables(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.tables.iter().filter_map(|(name, table)| Some((name, table.as_ref()?)))
@@ -125,6 +133,29 @@ impl BackendSource<'_> {
         let name = format!("{}.{}.{number}", key.namespace, key.name);
         let table = groups.tables.entry(name.clone()).or_insert_with(|| self.group_table(&key, port, scheme));
         Ok(if table.is_some() { Backend::Group(name) } else { Backend::Empty })
+    }
+
+    /// Adds a group of a port's servers with directives of its own, which may have `to`.
+    pub(crate) fn add_group(
+        &self,
+        groups: &mut BackendGroups,
+        name: String,
+        service: &ObjectKey,
+        port: &ServicePort,
+        scheme: &str,
+        extra: Map<String, Value>,
+    ) -> Backend {
+        let table = groups.tables.entry(name.clone()).or_insert_with(|| {
+            let mut table = match extra.contains_key("to") {
+                true => json!({}),
+                false => self.group_table(service, port, scheme)?,
+            };
+            for (key, value) in extra {
+                table[key] = value;
+            }
+            Some(table)
+        });
+        if table.is_some() { Backend::Group(name) } else { Backend::Empty }
     }
 
     fn group_table(&self, service: &ObjectKey, port: &ServicePort, scheme: &str) -> Option<Value> {

@@ -77,6 +77,11 @@ impl LiteralPath {
         }
     }
 
+    /// Returns the pattern of everything that begins with this text.
+    pub(crate) fn beginning(&self) -> String {
+        if self.is_plain() { format!("{}*", self.0) } else { format!("~ ^{}", regex_syntax::escape(&self.0)) }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

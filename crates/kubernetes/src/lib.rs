@@ -15,10 +15,12 @@
 //! | `listeners` | Gateways: addresses, conflicts, certificates |
 //! | `backends` | Services and their endpoints as groups of upstream servers |
 //! | `http_route` | the rules of HTTPRoutes as routes |
+//! | `ingress` | Ingresses, with the annotations of ingress-nginx |
 //! | `config_reader` | the tree of a configuration, of which only what has changed is read |
 //! | `changes` | what a new configuration changes |
 //! | `translate` | a snapshot of objects to a configuration and to statuses, without I/O and clocks |
 //! | `status` | what a status becomes, and whether it has to be written |
+//! | `events` | which warnings about objects are written as Events, and when |
 //! | `controller_status` | the state that `komainu status` and metrics show |
 //! | `account` | the address of the API server and the credentials |
 //! | `client` | requests, lists and watches |
@@ -35,10 +37,12 @@ pub mod options;
 mod listeners;
 mod backends;
 mod http_route;
+pub mod ingress;
 pub mod config_reader;
 pub mod changes;
 pub mod translate;
 mod status;
+mod events;
 pub mod controller_status;
 pub mod account;
 mod client;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use shapes::host::HostPattern;
 
 use crate::grants::{CrossReference, is_reference_allowed};
-use crate::objects::{GATEWAY_GROUP, Gateway, GatewayListener, ObjectKey, Objects};
+use crate::objects::{GATEWAY_GROUP, Gateway, GatewayListener, ObjectKey, Objects, TLS_SECRET};
 use crate::options::{StatusCondition, TranslateOptions};
 
 /// A Gateway of this controller.
@@ -386,7 +386,7 @@ fn resolve_certificate(
         );
         return Err(("RefNotPermitted", text));
     }
-    let secret = objects.secrets.get(key);
+    let secret = objects.secrets.get(key).filter(|secret| secret.r#type == TLS_SECRET);
     let secret =
         secret.ok_or_else(|| invalid(format!("there is no Secret {key} of the type kubernetes.io/tls")))?;
     let part = |name: &str| {

@@ -9,6 +9,10 @@ use serde_json::Value;
 
 /// Objects of one kind that are kept. Further ones are ignored, which is logged.
 pub const OBJECTS_MAX: usize = 100_000;
+/// Bytes of an entry of a ConfigMap that is kept.
+const CONFIG_ENTRY_BYTES_MAX: usize = 64 * 1024;
+/// The type of Secrets with a certificate and its key.
+pub(crate) const TLS_SECRET: &str = "kubernetes.io/tls";
 /// Bytes that a name, namespace or resource version may have; the API server allows 253.
 const NAME_BYTES_MAX: usize = 512;
 
@@ -201,7 +205,12 @@ api_structs! {
     /// A Service.
     Service { metadata: Metadata, spec: ServiceSpec }
     /// Its specification.
-    ServiceSpec { ports: Vec<ServicePort>, r#type: Option<String> }
+    ServiceSpec {
+        ports: Vec<ServicePort>,
+        r#type: Option<String>,
+        #[serde(rename = "clusterIP")]
+        cluster_ip: Option<String>,
+    }
     /// A port of a Service.
     ServicePort { name: Option<String>, port: u16, protocol: Option<String>, app_protocol: Option<String> }
     /// Endpoints of a Service.
@@ -218,7 +227,36 @@ api_structs! {
     EndpointPort { name: Option<String>, port: Option<u16>, protocol: Option<String>, app_protocol: Option<String> }
     /// A namespace.
     Namespace { metadata: Metadata }
-    /// A Secret; only `kubernetes.io/tls` is kept.
+    /// An Ingress.
+    Ingress { metadata: Metadata, spec: IngressSpec, status: Value }
+    /// Its specification.
+    IngressSpec {
+        ingress_class_name: Option<String>,
+        default_backend: Option<IngressBackend>,
+        tls: Vec<IngressTls>,
+        rules: Vec<IngressRule>,
+    }
+    /// Hosts and their certificate.
+    IngressTls { hosts: Vec<String>, secret_name: Option<String> }
+    /// Paths of a host.
+    IngressRule { host: Option<String>, http: Option<IngressHttp> }
+    /// Paths.
+    IngressHttp { paths: Vec<IngressHttpPath> }
+    /// A path and its backend.
+    IngressHttpPath { path: Option<String>, path_type: Option<String>, backend: IngressBackend }
+    /// A backend.
+    IngressBackend { service: Option<IngressService>, resource: Option<Value> }
+    /// A port of a Service.
+    IngressService { name: String, port: IngressServicePort }
+    /// Name or number of a port.
+    IngressServicePort { name: Option<String>, number: Option<u16> }
+    /// A class of Ingresses.
+    IngressClass { metadata: Metadata, spec: IngressClassSpec }
+    /// Its specification.
+    IngressClassSpec { controller: String }
+    /// Texts by name.
+    ConfigMap { metadata: Metadata, data: BTreeMap<String, String> }
+    /// A Secret; only `kubernetes.io/tls` and `Opaque` are kept.
     Secret { metadata: Metadata, r#type: String, data: BTreeMap<String, String> }
 }
 
@@ -241,14 +279,22 @@ pub enum Kind {
     Namespace,
     /// `Secret`
     Secret,
+    /// `Ingress`
+    Ingress,
+    /// `IngressClass`
+    IngressClass,
+    /// `ConfigMap`
+    ConfigMap,
 }
 
 /// The group of Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+/// The group of Ingresses.
+pub const INGRESS_GROUP: &str = "networking.k8s.io";
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 8] = [
+    pub const ALL: [Kind; 11] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::HttpRoute,
@@ -257,6 +303,9 @@ impl Kind {
         Kind::EndpointSlice,
         Kind::Namespace,
         Kind::Secret,
+        Kind::Ingress,
+        Kind::IngressClass,
+        Kind::ConfigMap,
     ];
 
     /// Returns the group, with the versions to ask for, newest first, and the name in paths.
@@ -271,6 +320,9 @@ impl Kind {
             Kind::EndpointSlice => ("discovery.k8s.io", &["v1"], "endpointslices"),
             Kind::Namespace => ("", &["v1"], "namespaces"),
             Kind::Secret => ("", &["v1"], "secrets"),
+            Kind::Ingress => (INGRESS_GROUP, &["v1"], "ingresses"),
+            Kind::IngressClass => (INGRESS_GROUP, &["v1"], "ingressclasses"),
+            Kind::ConfigMap => ("", &["v1"], "configmaps"),
         }
     }
 
@@ -286,13 +338,16 @@ impl Kind {
             Kind::EndpointSlice => "EndpointSlice",
             Kind::Namespace => "Namespace",
             Kind::Secret => "Secret",
+            Kind::Ingress => "Ingress",
+            Kind::IngressClass => "IngressClass",
+            Kind::ConfigMap => "ConfigMap",
         }
     }
 
     /// Whether its objects belong to namespaces.
     #[must_use]
     pub fn is_namespaced(self) -> bool {
-        !matches!(self, Kind::GatewayClass | Kind::Namespace)
+        !matches!(self, Kind::GatewayClass | Kind::IngressClass | Kind::Namespace)
     }
 
     /// Returns the path of its objects at the API server, or of one object. `namespace` is empty for all.
@@ -332,8 +387,14 @@ pub struct Objects {
     pub endpoint_slices: Table<EndpointSlice>,
     /// Namespaces.
     pub namespaces: Table<Namespace>,
-    /// Certificates with their keys.
+    /// Certificates with their keys, authorities, and users.
     pub secrets: Table<Secret>,
+    /// Ingresses.
+    pub ingresses: Table<Ingress>,
+    /// Classes of Ingresses.
+    pub ingress_classes: Table<IngressClass>,
+    /// ConfigMaps.
+    pub config_maps: Table<ConfigMap>,
 }
 
 /// Why an object is ignored.
@@ -383,6 +444,18 @@ macro_rules! in_table {
                 let $table = &mut $objects.secrets;
                 $call
             }
+            Kind::Ingress => {
+                let $table = &mut $objects.ingresses;
+                $call
+            }
+            Kind::IngressClass => {
+                let $table = &mut $objects.ingress_classes;
+                $call
+            }
+            Kind::ConfigMap => {
+                let $table = &mut $objects.config_maps;
+                $call
+            }
         }
     };
 }
@@ -396,8 +469,12 @@ impl Objects {
     pub fn put(&mut self, kind: Kind, mut object: Value) -> Result<bool, RefusedObject> {
         remove_nulls(&mut object);
         let key = object_key(&object).ok_or(RefusedObject::Nameless)?;
-        if kind == Kind::Secret && object.get("type").and_then(Value::as_str) != Some("kubernetes.io/tls") {
+        let secret_type = object.get("type").and_then(Value::as_str).unwrap_or("Opaque");
+        if kind == Kind::Secret && !matches!(secret_type, TLS_SECRET | "Opaque") {
             return Ok(self.remove(kind, &key));
+        }
+        if kind == Kind::ConfigMap {
+            drop_large_entries(&mut object);
         }
         in_table!(self, kind, table => put_in(table, key, object))
     }
@@ -421,6 +498,13 @@ impl Objects {
             table.retain(|key, _| keys.contains(key));
             table.len() != before
         })
+    }
+}
+
+/// Removes the entries of a ConfigMap that no directive has room for.
+fn drop_large_entries(object: &mut Value) {
+    if let Some(data) = object.get_mut("data").and_then(Value::as_object_mut) {
+        data.retain(|_, value| value.as_str().is_some_and(|text| text.len() <= CONFIG_ENTRY_BYTES_MAX));
     }
 }
 
@@ -479,7 +563,10 @@ same_meaning! {
     Service: spec;
     EndpointSlice: address_type, endpoints, ports;
     Namespace: metadata;
-    Secret: data;
+    Secret: data, r#type;
+    Ingress: spec;
+    IngressClass: spec;
+    ConfigMap: data;
 }
 
 fn put_in<T: DeserializeOwned + SameMeaning>(

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
+use crate::objects::ObjectKey;
 use crate::zones::ReplicaPlace;
 
 /// The controller that GatewayClasses name.
@@ -27,8 +28,40 @@ pub struct TranslateOptions {
     pub allows_loopback: bool,
     /// Where this replica runs.
     pub place: ReplicaPlace,
+    /// Settings of Ingresses.
+    pub ingress: IngressOptions,
     /// Directives of the server itself: the top of a configuration file.
     pub base: Map<String, Value>,
+}
+
+/// Settings of Ingresses that do not come from objects.
+#[derive(Debug, Clone)]
+pub struct IngressOptions {
+    /// The only IngressClass to serve; `None` for all of this controller.
+    pub class: Option<String>,
+    /// Address for requests without TLS.
+    pub http: String,
+    /// Address for requests through TLS.
+    pub https: String,
+    /// Secret with the certificate of hosts that name none.
+    pub default_certificate: Option<ObjectKey>,
+    /// `Strict-Transport-Security` of hosts with a certificate.
+    pub hsts: Option<String>,
+    /// Whether proxies in front say by which scheme they have received a request.
+    pub trusts_proxies: bool,
+}
+
+impl Default for IngressOptions {
+    fn default() -> IngressOptions {
+        IngressOptions {
+            class: None,
+            http: ":80".to_owned(),
+            https: ":443".to_owned(),
+            default_certificate: None,
+            hsts: None,
+            trusts_proxies: false,
+        }
+    }
 }
 
 /// A condition of a status, without its time.

@@ -19,6 +19,8 @@ use crate::changes::{ClusterChange, ClusterFiles, change};
 use crate::client::{ApiClient, ApiError, WatchEvent};
 use crate::config_reader::ConfigReader;
 use crate::controller_status::{SharedStatus, now_unix_ms};
+use crate::events::{EventLedger, event_json};
+use crate::ingress::ObjectEvent;
 use crate::lease::{LeaseHolder, RENEW_INTERVAL, now_text};
 use crate::objects::{Kind, ObjectKey, Objects, object_key};
 use crate::options::TranslateOptions;
@@ -39,6 +41,12 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::fro
 const EVENTS_MAX: usize = 1024;
 /// Statuses that are written at the same time.
 const WRITES_MAX: usize = 8;
+
+/// Time between two looks at Events that wait for their turn, and at those that last.
+const EVENTS_PAUSE: Duration = Duration::from_secs(1);
+const EVENTS_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Time in which changes of warnings are gathered.
+const EVENTS_GAP: Duration = Duration::from_millis(200);
 
 /// Puts a change in force. The error is a text for the log.
 pub type ApplyConfig = Box<dyn FnMut(ClusterChange) -> Result<(), String> + Send>;
@@ -99,6 +107,14 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
         leader,
         log.clone(),
     ));
+    let (warnings, to_report) = watch::channel(Arc::new(Vec::new()));
+    tokio::spawn(write_events(
+        client.clone(),
+        to_report,
+        is_leader.clone(),
+        options.identity.clone(),
+        log.clone(),
+    ));
     let (wanted, to_write) = watch::channel(Arc::new(Vec::new()));
     tokio::spawn(write_statuses(client, to_write, is_leader.clone(), events.clone(), log.clone()));
     let mut controller = Controller {
@@ -111,6 +127,7 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
         applied_addresses: BTreeSet::new(),
         apply,
         wanted,
+        warnings,
         statuses: Vec::new(),
         settled: HashMap::new(),
         hash_key: RandomState::new(),
@@ -261,6 +278,45 @@ async fn hold_lease(
     }
 }
 
+/// Writes Events of the present warnings, as far as their rates allow, while this replica holds the Lease.
+async fn write_events(
+    client: ApiClient,
+    mut present: watch::Receiver<Arc<Vec<ObjectEvent>>>,
+    is_leader: watch::Receiver<bool>,
+    identity: String,
+    log: ErrorLog,
+) {
+    let mut ledger = EventLedger::new(Instant::now());
+    let mut is_reported = false;
+    loop {
+        // Also without changes, for those that wait and those that last.
+        let pause = if ledger.has_waiting() { EVENTS_PAUSE } else { EVENTS_PAUSE_MAX };
+        match tokio::time::timeout(pause, present.changed()).await {
+            Ok(Err(_)) => return,
+            Ok(Ok(())) | Err(_) => {}
+        }
+        if !*is_leader.borrow() {
+            continue;
+        }
+        let warnings = present.borrow_and_update().clone();
+        for event in ledger.take_due(&warnings, Instant::now()) {
+            let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", event.key.namespace);
+            let object = event_json(&event, &identity, &now_text());
+            let sent = client.request(Method::POST, &path, Some(("application/json", &object))).await;
+            match sent {
+                // Another replica, or this one before a restart, has written it; or the namespace is going.
+                Ok(_) | Err(ApiError::Status(409 | 404, _)) => {}
+                Err(error) => {
+                    if !std::mem::replace(&mut is_reported, true) {
+                        log.warn(&format!("Events cannot be written: {error}"));
+                    }
+                }
+            }
+        }
+        sleep(EVENTS_GAP).await;
+    }
+}
+
 /// A status to write: the object's kind, name and version, and its whole new status.
 #[derive(Clone, Debug, PartialEq)]
 struct StatusWrite {
@@ -342,6 +398,8 @@ struct Controller {
     /// Objects whose status is as it should be: their version, and a hash of that status.
     settled: HashMap<(Kind, ObjectKey), (String, u64)>,
     hash_key: RandomState,
+    /// The present warnings about objects, for Events.
+    warnings: watch::Sender<Arc<Vec<ObjectEvent>>>,
     /// Time to try again what failed.
     retry_at: Option<Instant>,
     log: ErrorLog,
@@ -464,7 +522,14 @@ impl Controller {
                 return;
             }
         };
-        let ClusterConfig { config, files, statuses, addresses, .. } = translation;
+        let ClusterConfig { config, files, statuses, addresses, events, .. } = translation;
+        let warnings = Arc::new(events);
+        self.warnings.send_if_modified(|known| {
+            *known != warnings && {
+                *known = warnings;
+                true
+            }
+        });
         let change = match &self.applied {
             None => Some(ClusterChange::Whole(Box::new(config.clone()), files.clone())),
             Some((known, known_files)) => change((known, known_files), (&config, &files)),
@@ -570,6 +635,10 @@ impl Controller {
             }
             Kind::HttpRoute => {
                 let object = self.objects.http_routes.get(key)?;
+                Some((object.metadata.resource_version.clone(), &object.status))
+            }
+            Kind::Ingress => {
+                let object = self.objects.ingresses.get(key)?;
                 Some((object.metadata.resource_version.clone(), &object.status))
             }
             _ => None,

@@ -18,6 +18,7 @@ use crate::backends::{BackendGroups, BackendSource, index_endpoints};
 use crate::config_reader::ConfigReader;
 use crate::grants::takes_namespace;
 use crate::http_route::{ListenerPort, RouteEntry, RouteFaults, failing_table, route_entries};
+use crate::ingress::{IngressSet, IngressState, ObjectEvent, judge_ingresses};
 use crate::listeners::{JudgedGateway, JudgedListener, certificate_paths, judge_gateways};
 use crate::objects::{GATEWAY_GROUP, HttpRoute, Kind, ObjectKey, Objects, ParentReference};
 use crate::options::{CONTROLLER_NAME, FEATURES, StatusCondition, TranslateOptions};
@@ -45,6 +46,8 @@ pub struct ClusterConfig {
     pub statuses: Vec<DesiredStatus>,
     /// Addresses that the configuration listens on, except those of the base.
     pub addresses: BTreeSet<String>,
+    /// Warnings about objects that have no status for them.
+    pub events: Vec<ObjectEvent>,
 }
 
 /// A route that is attached to listeners.
@@ -120,7 +123,14 @@ fn translate_by(
             routes.push(attached);
         }
     }
-    let config = read_config(&mut gateways, &mut routes, &groups, options, read)?;
+    let mut ingresses = judge_ingresses(objects, options, &source, &mut groups, &mut files);
+    let listeners = gateways.iter().flat_map(|gateway| &gateway.listeners);
+    let listeners = listeners.filter(|listener| listener.is_served());
+    ingresses.yield_hosts(
+        taken_hosts(&gateways, &routes),
+        listeners.map(|listener| (listener.address.clone(), listener.is_tls)),
+    );
+    let config = read_config(&mut gateways, &mut routes, &mut ingresses, &groups, options, read)?;
     let mut statuses: Vec<DesiredStatus> = Vec::new();
     for name in classes {
         let class = &objects.gateway_classes[&ObjectKey::new("", name)];
@@ -143,11 +153,50 @@ fn translate_by(
         key: route.key.clone(),
         status: route.status(),
     }));
+    statuses.extend(ingresses.keys().map(|key| DesiredStatus {
+        kind: Kind::Ingress,
+        key: key.clone(),
+        status: ingress_status(options),
+    }));
     let served =
         gateways.iter().flat_map(|gateway| &gateway.listeners).filter(|listener| listener.is_served());
-    let addresses = served.map(|listener| listener.address.clone()).collect();
+    let mut addresses: BTreeSet<String> = served.map(|listener| listener.address.clone()).collect();
+    addresses.extend(ingresses.addresses());
+    let events = ingresses.events();
     let files = files.into_iter().map(|(path, content)| (PathBuf::from(path), content)).collect();
-    Ok(ClusterConfig { config, tree: Value::Null, files, statuses, addresses })
+    Ok(ClusterConfig { config, tree: Value::Null, files, statuses, addresses, events })
+}
+
+/// Returns the addresses and hosts that Gateways have.
+fn taken_hosts(gateways: &[JudgedGateway], routes: &[AttachedRoute]) -> BTreeSet<(String, String)> {
+    let mut taken = BTreeSet::new();
+    let listeners = gateways.iter().flat_map(|gateway| &gateway.listeners);
+    for listener in listeners.filter(|listener| listener.is_served()) {
+        taken.insert((listener.address.clone(), listener.hostname.clone()));
+    }
+    for (gateway, listener, host) in routes.iter().flat_map(|route| &route.places) {
+        let listener = &gateways[*gateway].listeners[*listener];
+        if listener.is_served() {
+            taken.insert((listener.address.clone(), host.clone()));
+        }
+    }
+    taken
+}
+
+/// Returns the status of every Ingress: the addresses of this server.
+fn ingress_status(options: &TranslateOptions) -> Value {
+    let own = options.ingress.http.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']));
+    let own =
+        own.filter(|host| host.parse::<std::net::IpAddr>().is_ok_and(|address| !address.is_unspecified()));
+    let addresses = match own {
+        Some(own) => vec![own.to_owned()],
+        None => options.status_addresses.clone(),
+    };
+    let entry = |text: &String| match text.parse::<std::net::IpAddr>() {
+        Ok(_) => json!({ "ip": text }),
+        Err(_) => json!({ "hostname": text }),
+    };
+    json!({ "loadBalancer": { "ingress": addresses.iter().map(entry).collect::<Vec<_>>() } })
 }
 
 /// Finds the listeners of a route, and translates it for them. `None` if it has no parent of this controller.
@@ -364,18 +413,21 @@ enum PieceState {
 fn read_config(
     gateways: &mut [JudgedGateway],
     routes: &mut [AttachedRoute],
+    ingresses: &mut IngressSet,
     groups: &BackendGroups,
     options: &TranslateOptions,
     read: ReadTree<'_>,
 ) -> Result<Config, String> {
-    // Places: 0 is the base; then the listeners; then the routes.
+    // Places: 0 is the base; then the listeners; then the routes; then the Ingresses.
     let listeners: Vec<(usize, usize)> = (0..gateways.len())
         .flat_map(|gateway| (0..gateways[gateway].listeners.len()).map(move |listener| (gateway, listener)))
         .collect();
     let first_route = 1 + listeners.len();
-    let mut states = vec![PieceState::Whole; first_route + routes.len()];
+    let first_ingress = first_route + routes.len();
+    let mut states = vec![PieceState::Whole; first_ingress + ingresses.len()];
     loop {
-        let findings = match read(build_tree(gateways, routes, groups, options, &states, &listeners)) {
+        let tree = build_tree(gateways, routes, ingresses, groups, options, &states, &listeners);
+        let findings = match read(tree) {
             Ok(config) => return Ok(config),
             Err(findings) => findings,
         };
@@ -388,6 +440,14 @@ fn read_config(
             }
             is_changed = true;
             let fault = describe(finding);
+            if let Some(at) = place.checked_sub(first_ingress) {
+                states[place] = match before[place] {
+                    PieceState::Whole => PieceState::Failing,
+                    _ => PieceState::Absent,
+                };
+                ingresses.reject(at, &fault);
+                continue;
+            }
             match place.checked_sub(first_route) {
                 Some(route) => {
                     states[place] = match before[place] {
@@ -433,6 +493,7 @@ type RoutesByHost<'a> = BTreeMap<&'a str, Vec<(&'a RouteEntry, usize)>>;
 fn build_tree(
     gateways: &[JudgedGateway],
     routes: &[AttachedRoute],
+    ingresses: &IngressSet,
     groups: &BackendGroups,
     options: &TranslateOptions,
     states: &[PieceState],
@@ -492,8 +553,19 @@ fn build_tree(
             sites.push(site_node(state, name, place, &of_site, states));
         }
     }
+    let first_ingress = first_route + routes.len();
+    let ingress_states: Vec<IngressState> = states[first_ingress..]
+        .iter()
+        .map(|state| match state {
+            PieceState::Whole => IngressState::Whole,
+            PieceState::Failing => IngressState::Failing,
+            PieceState::Absent => IngressState::Absent,
+        })
+        .collect();
+    sites.extend(ingresses.sites(first_ingress, &ingress_states, &options.unusable));
+    let streams = ingresses.streams(first_ingress, &ingress_states, &options.unusable);
     let mut top = options.base.clone();
-    if !gateways.is_empty() {
+    if !gateways.is_empty() || ingresses.len() > 0 {
         let tables: Map<String, Value> =
             groups.tables().map(|(name, table)| (name.clone(), table.clone())).collect();
         top.insert("upstreams".to_owned(), Value::Object(tables));
@@ -506,6 +578,9 @@ fn build_tree(
     }
     all.extend(sites);
     node.set_entry("site", Node::list(all));
+    if !streams.is_empty() {
+        node.set_entry("stream", Node::list(streams));
+    }
     node
 }
 

@@ -10,7 +10,8 @@ use failure::Failure;
 use kubernetes::account::ApiAccount;
 use kubernetes::changes::ClusterChange;
 use kubernetes::controller_status::SharedStatus;
-use kubernetes::options::TranslateOptions;
+use kubernetes::objects::ObjectKey;
+use kubernetes::options::{IngressOptions, TranslateOptions};
 use kubernetes::run::{self, ControllerOptions};
 use kubernetes::zones::ReplicaPlace;
 use net::Listen;
@@ -36,6 +37,26 @@ pub(crate) struct KubernetesArguments {
     /// Serve Gateways of this class alone [default: of every class of the controller komainu.dev/gateway-controller]
     #[arg(long, value_name = "NAME")]
     pub(crate) gateway_class: Option<String>,
+    /// Serve Ingresses of this IngressClass alone, which need not exist as an object [default: of every class of the controller
+    /// komainu.dev/ingress-controller]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) ingress_class: Option<String>,
+    /// Address at which Ingresses are served without TLS
+    #[arg(long, value_name = "ADDR", default_value = ":80", value_parser = parse_listen)]
+    pub(crate) ingress_http: Listen,
+    /// Address at which Ingresses are served through TLS
+    #[arg(long, value_name = "ADDR", default_value = ":443", value_parser = parse_listen)]
+    pub(crate) ingress_https: Listen,
+    /// Secret with the certificate for hosts of Ingresses that name none: NAMESPACE/NAME
+    #[arg(long, value_name = "SECRET", value_parser = parse_secret)]
+    pub(crate) default_certificate: Option<ObjectKey>,
+    /// `Strict-Transport-Security` of Ingresses with TLS; `off` for none
+    #[arg(long, value_name = "VALUE", default_value = "max-age=31536000; includeSubDomains")]
+    pub(crate) ingress_hsts: String,
+    /// Network of proxies in front, which say who a client is and whether it uses TLS (X-Forwarded-For, X-Forwarded-Proto). May be
+    /// repeated
+    #[arg(long, value_name = "NETWORK", value_parser = parse_network)]
+    pub(crate) trusted_proxy: Vec<String>,
     /// Credentials for the API server [default: those of the pod, $KUBECONFIG, ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -69,6 +90,19 @@ pub(crate) struct KubernetesArguments {
     /// Serve the dashboard (in a browser), /metrics (for Prometheus) and /v1/status on this address too: HOST:PORT or unix:PATH
     #[arg(long, value_name = "ADDR", value_parser = parse_listen)]
     pub(crate) control: Option<Listen>,
+}
+
+fn parse_secret(text: &str) -> Result<ObjectKey, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Ok(ObjectKey::new(namespace, name))
+        }
+        _ => Err(format!("{text:?} is not NAMESPACE/NAME")),
+    }
+}
+
+fn parse_network(text: &str) -> Result<String, String> {
+    shapes::network::network(text).map(|_| text.to_owned()).map_err(|fault| fault.message)
 }
 
 /// First and last address of a range.
@@ -135,6 +169,14 @@ pub(crate) fn serve_cluster(
             status_addresses: status_addresses(given),
             allows_loopback: given.loopback_endpoints,
             place: place(given),
+            ingress: IngressOptions {
+                class: given.ingress_class.clone(),
+                http: given.ingress_http.to_string(),
+                https: given.ingress_https.to_string(),
+                default_certificate: given.default_certificate.clone(),
+                hsts: Some(given.ingress_hsts.clone()).filter(|value| value != "off"),
+                trusts_proxies: !given.trusted_proxy.is_empty(),
+            },
             base: base(given, true),
             ..TranslateOptions::default()
         },
@@ -203,6 +245,11 @@ fn base(given: &KubernetesArguments, is_ready: bool) -> Map<String, Value> {
     let mut table = Map::new();
     table.insert("threads".to_owned(), json!(given.threads));
     table.insert("redirect_https".to_owned(), json!(false));
+    // Tenants name upstream servers: none of them leads to this machine.
+    table.insert("local_upstreams".to_owned(), json!(given.loopback_endpoints));
+    if !given.trusted_proxy.is_empty() {
+        table.insert("trusted_proxies".to_owned(), json!(given.trusted_proxy));
+    }
     let access = if given.access_log { "combined" } else { "off" };
     table.insert("log".to_owned(), json!({ "level": level, "access": access }));
     if let Some(control) = &given.control {

@@ -40,7 +40,7 @@ pub struct ApiServer {
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
-const KINDS: [(&str, &str); 8] = [
+const KINDS: [(&str, &str); 11] = [
     ("GatewayClass", "gatewayclasses"),
     ("Gateway", "gateways"),
     ("HTTPRoute", "httproutes"),
@@ -49,6 +49,9 @@ const KINDS: [(&str, &str); 8] = [
     ("EndpointSlice", "endpointslices"),
     ("Namespace", "namespaces"),
     ("Secret", "secrets"),
+    ("Ingress", "ingresses"),
+    ("IngressClass", "ingressclasses"),
+    ("ConfigMap", "configmaps"),
 ];
 
 impl ApiServer {
@@ -225,6 +228,10 @@ impl ApiServer {
                 self.serve_watch(stream, &plural, since)
             }
             ("GET", [_]) => self.serve_list(stream, &plural, namespace),
+            ("POST", ["events"]) => {
+                let (status, answer) = self.create_event(namespace, body);
+                answer_json(&mut stream, status, &answer)
+            }
             ("PATCH", [_, name, "status"]) => {
                 let (status, answer) = self.patch(&plural, namespace, name, &body);
                 answer_json(&mut stream, status, &answer)
@@ -317,6 +324,30 @@ impl ApiServer {
             answer = (200, state.store(key, object, "MODIFIED"));
         });
         answer
+    }
+
+    fn create_event(&self, namespace: &str, event: Value) -> (u16, Value) {
+        let mut answer = (409, json!({ "message": "already exists" }));
+        self.change(|state| {
+            let name = event["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            let key = ("events".to_owned(), namespace.to_owned(), name);
+            if !state.objects.contains_key(&key) {
+                answer = (201, state.store(key, event, "ADDED"));
+            }
+        });
+        answer
+    }
+
+    /// Reasons and notes of the Events about an object.
+    pub fn events_about(&self, namespace: &str, name: &str) -> Vec<(String, String)> {
+        let state = self.lock();
+        let events =
+            state.objects.iter().filter(|((plural, of, _), _)| plural == "events" && of == namespace);
+        let about = events.filter(|(_, event)| event["regarding"]["name"] == name).map(|(_, event)| {
+            let text = |field: &str| event[field].as_str().unwrap_or_default().to_owned();
+            (text("reason"), text("note"))
+        });
+        about.collect()
     }
 
     fn serve_lease(&self, method: &str, namespace: &str, name: Option<&&str>, body: &Value) -> (u16, Value) {

@@ -13,4 +13,5 @@ mod changes;
 mod gateways;
 mod figures;
 mod hostile_api;
+mod ingresses;
 mod statuses;

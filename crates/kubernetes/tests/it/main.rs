@@ -3,6 +3,7 @@
 
 mod cases;
 mod endpoints;
+mod ingress;
 mod hostile;
 
 use std::fmt::Write as _;

@@ -1,0 +1,28 @@
+//! Ingresses with the annotations of ingress-nginx.
+//!
+//! | Module | Owns |
+//! |---|---|
+//! | `faults` | what is wrong with an Ingress, and whether its paths are closed |
+//! | `classes` | which Ingresses are served |
+//! | `references` | Secrets, ConfigMaps and URLs that annotations name |
+//! | `values` | values of annotations as values of directives |
+//! | `guards` | annotations that may refuse requests |
+//! | `settings` | all annotations of an Ingress |
+//! | `paths` | paths, in the order of ingress-nginx |
+//! | `services` | Services as groups of upstream servers |
+//! | `hosts` | which Ingress has which hosts and paths, and the sites |
+//!
+//! Modules, from low to high; each imports only from those above it.
+
+mod faults;
+mod classes;
+mod references;
+mod values;
+mod guards;
+mod settings;
+mod paths;
+mod services;
+mod hosts;
+
+pub use faults::ObjectEvent;
+pub(crate) use hosts::{IngressSet, IngressState, judge_ingresses};
