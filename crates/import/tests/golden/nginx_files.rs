@@ -132,7 +132,8 @@ fn scratch_copies_keep_the_variables_of_upstream_addresses() {
 #[test]
 fn configurations_grow_with_their_source() {
     let scripts = r"index index.php; location ~ \.php$ { fastcgi_pass 127.0.0.1:9000; }";
-    let shapes: [(&str, &str, fn(usize) -> String); 5] = [
+    type Shape = (&'static str, &'static str, fn(usize) -> String);
+    let shapes: [Shape; 5] = [
         ("guarded scripts of folders", scripts, |at| {
             format!(
                 "location ~ ^/p{at}/.*\\.php$ {{ deny all; }}\nlocation /p{at}/ {{ try_files $uri $uri/ =404; }}"
