@@ -1,11 +1,9 @@
 //! Translation of Caddy's handlers: responses, and settings for the handlers that follow.
 
-use super::changed_path::case_insensitive_pattern;
 use super::reader::{CaddyReader, CaddySettings};
 use super::templates::translate_template;
 use crate::data::DataNode;
 use crate::draft::{CONDITIONS, TomlItem, TomlSection};
-use crate::expressions::path_matches;
 
 impl CaddyReader<'_> {
     pub(super) fn translate_fields(&self, fields: Option<&DataNode>, key: &str, section: &mut TomlSection) {
@@ -143,39 +141,25 @@ impl CaddyReader<'_> {
         }
     }
 
-    /// Returns a route for the path of the root folder, which Caddy does not find if it tries paths of files alone.
-    pub(super) fn missing_root_route(
+    /// Returns a route for the paths of folders, which Caddy does not find if it tries paths of files alone.
+    pub(super) fn missing_folders_route(
         &self,
         settings: &CaddySettings,
         section: &TomlSection,
     ) -> Option<TomlSection> {
-        if !settings.has_no_root {
-            return None;
-        }
-        let prefix = settings.strip_prefix.as_deref().unwrap_or("").trim_end_matches('/');
-        let mut paths = vec![format!("{prefix}/")];
-        if !prefix.is_empty() {
-            paths.extend(["/".to_owned(), prefix.to_owned()]);
-        }
-        let around: Vec<String> = match section.get("path") {
-            None => Vec::new(),
-            Some(TomlItem::List(items)) => {
-                items.iter().filter_map(TomlItem::as_text).map(str::to_owned).collect()
-            }
-            Some(item) => item.as_text().map(str::to_owned).into_iter().collect(),
-        };
-        let is_answered = |path: &String| {
-            around.iter().any(|pattern| path_matches(&case_insensitive_pattern(pattern), path))
-        };
-        paths.retain(|path| around.is_empty() || is_answered(path));
-        if paths.is_empty() {
+        if !settings.needs_file || settings.tries_folders {
             return None;
         }
         let mut route = section.clone();
         route.comments.clear();
         route.comment("The path of a folder is none of the files that are tried.");
-        route.entries.retain(|(key, _)| CONDITIONS.contains(&key.as_str()) && key != "path");
-        route.entries.insert(0, ("path".to_owned(), TomlItem::text_or_list(paths)));
+        route.entries.retain(|(key, _)| CONDITIONS.contains(&key.as_str()));
+        let prefix = settings.strip_prefix.clone();
+        let paths = TomlItem::text_or_list(["*/".to_owned()].into_iter().chain(prefix));
+        match route.get("path") {
+            None => route.entries.insert(0, ("path".to_owned(), paths)),
+            Some(_) => route.require("path", paths),
+        }
         route.set("respond", TomlItem::Number(404));
         Some(route)
     }
@@ -255,8 +239,10 @@ impl CaddyReader<'_> {
                     );
                 }
                 section.set_in("files", "fallback", TomlItem::text(last.clone()));
-                // Caddy finds a folder before it, and sends its index page or 404.
-                section.set_in("files", "fallback_folders", TomlItem::Flag(false));
+                if settings.tries_folders {
+                    // Caddy finds a folder before it, and sends its index page or 404.
+                    section.set_in("files", "fallback_folders", TomlItem::Flag(false));
+                }
             }
         }
     }

@@ -523,7 +523,7 @@ impl CaddyReader<'_> {
                             return;
                         }
                     }
-                    if let Some(section) = self.missing_root_route(settings, &section) {
+                    if let Some(section) = self.missing_folders_route(settings, &section) {
                         found.push(CaddyRoute { hosts: hosts.to_vec(), section });
                     }
                     self.translate_files(handler, settings, &mut section);

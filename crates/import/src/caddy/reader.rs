@@ -26,8 +26,8 @@ pub(super) struct CaddySettings {
     pub(super) try_files: Vec<String>,
     /// Whether paths without a file are 404, whatever follows.
     pub(super) needs_file: bool,
-    /// Whether the path of the root folder is 404 too, because no path that is tried is a folder's.
-    pub(super) has_no_root: bool,
+    /// Whether a path that is tried ends in a slash, as those of folders.
+    pub(super) tries_folders: bool,
     /// Index and front scripts of a PHP site.
     pub(super) scripts: Option<CaddyScripts>,
     /// The `php` of a route, which runs the scripts.

@@ -73,12 +73,9 @@ impl CaddyReader<'_> {
     /// translation, what follows is closed: it would send other files.
     pub(super) fn translate_try_files(&self, file: &DataNode, settings: &mut CaddySettings) {
         let tries = file.get("try_files").map_or_else(Vec::new, DataNode::texts);
-        if tries.last().is_some_and(|path| path == "=404") {
-            settings.needs_file = true;
-            const PATH: &str = "{http.request.uri.path}";
-            let names_folder = |path: &String| path.ends_with('/') || path.ends_with(PATH) && path != PATH;
-            settings.has_no_root |= !tries.iter().any(names_folder);
-        }
+        settings.needs_file |= tries.last().is_some_and(|path| path == "=404");
+        // Caddy ignores the slash at the end of a path unless the text that is tried has one.
+        settings.tries_folders |= tries.iter().any(|path| path.ends_with('/'));
         let mut plain: Vec<String> = tries
             .iter()
             .map(|path| path.replace("{http.request.uri.path}", "$path"))

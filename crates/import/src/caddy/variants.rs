@@ -40,6 +40,7 @@ pub(super) fn changes_answers(before: &CaddySettings, after: &CaddySettings) -> 
         || before.strip_prefix != after.strip_prefix
         || before.try_files != after.try_files
         || before.needs_file != after.needs_file
+        || before.tries_folders != after.tries_folders
         || before.scripts != after.scripts
         || before.php != after.php
         || before.request != after.request

@@ -172,8 +172,42 @@ fn caddy_files_are_found_as_before_or_closed() {
         (
             "try_files below a folder",
             routes(&[&tries(&format!("\"try_files\": [\"/pub{path}\", \"=404\"]")), FILES]),
-            &["try = [\"/pub$path\"]"],
-            &["fallback", "respond"],
+            &["path = \"*/\"\nrespond = 404", "try = [\"/pub$path\"]"],
+            &["fallback"],
+        ),
+        (
+            "try_files with folders and a page for the rest",
+            routes(&[&tries(&format!("\"try_files\": [\"{path}\", \"{path}/\", \"/index.html\"]")), FILES]),
+            &["fallback = \"/index.html\"\nfallback_folders = false"],
+            &["respond"],
+        ),
+        (
+            "try_files before a server",
+            routes(&[
+                &tries(&format!("\"try_files\": [\"{path}\", \"/index.html\"]")),
+                "{\"handle\": [{\"handler\": \"reverse_proxy\", \"upstreams\": [{\"dial\": \"127.0.0.1:1\"}]}]}",
+            ]),
+            CLOSED,
+            &["proxy ="],
+        ),
+        (
+            "a response behind try_files that needs a file",
+            routes(&[
+                &tries(&format!("\"try_files\": [\"{path}\", \"=404\"]")),
+                "{\"handle\": [{\"handler\": \"static_response\", \"status_code\": 200}]}",
+            ]),
+            CLOSED,
+            &["status = 200"],
+        ),
+        (
+            "a matcher for paths behind try_files",
+            routes(&[
+                &tries(&format!("\"try_files\": [\"{path}\", \"/index.html\"]")),
+                "{\"match\": [{\"path\": [\"/a/*\"]}], \"handle\": [{\"handler\": \"static_response\", \"status_code\": 200}]}",
+                FILES,
+            ]),
+            &["path = \"~* ^/a/\"\nrespond = 403"],
+            &["status = 200"],
         ),
         (
             "try_files that leaves the path as it is",
