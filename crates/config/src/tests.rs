@@ -141,6 +141,7 @@ fn explicit_defaults_change_nothing() {
         explicit_defaults::<::apps::PhpApp>(),
         explicit_defaults::<proxy::cgi_program::Cgi>(),
         explicit_defaults::<cluster::ClusterTable>(),
+        explicit_defaults::<proxy::options::StickyCookie>(),
     ];
     for chapter in all_chapters::<Config>() {
         assert!(known.contains(&chapter.name), "{} is not looked at", chapter.name);

@@ -291,9 +291,8 @@ async fn write_events(
     loop {
         // Also without changes, for those that wait and those that last.
         let pause = if ledger.has_waiting() { EVENTS_PAUSE } else { EVENTS_PAUSE_MAX };
-        match tokio::time::timeout(pause, present.changed()).await {
-            Ok(Err(_)) => return,
-            Ok(Ok(())) | Err(_) => {}
+        if let Ok(Err(_)) = tokio::time::timeout(pause, present.changed()).await {
+            return;
         }
         if !*is_leader.borrow() {
             continue;

@@ -183,14 +183,14 @@ fn taken_hosts(gateways: &[JudgedGateway], routes: &[AttachedRoute]) -> BTreeSet
     taken
 }
 
-/// Returns the status of every Ingress: the addresses of this server.
+/// Returns the status of every Ingress: the addresses that are given for statuses, or else the one of `--ingress-http`.
 fn ingress_status(options: &TranslateOptions) -> Value {
     let own = options.ingress.http.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']));
     let own =
         own.filter(|host| host.parse::<std::net::IpAddr>().is_ok_and(|address| !address.is_unspecified()));
     let addresses = match own {
-        Some(own) => vec![own.to_owned()],
-        None => options.status_addresses.clone(),
+        Some(own) if options.status_addresses.is_empty() => vec![own.to_owned()],
+        _ => options.status_addresses.clone(),
     };
     let entry = |text: &String| match text.parse::<std::net::IpAddr>() {
         Ok(_) => json!({ "ip": text }),

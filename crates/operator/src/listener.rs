@@ -63,7 +63,7 @@ impl OpenListener {
 /// Difference between the open listener and a new configuration.
 pub enum ListenerChange {
     /// Only permissions change.
-    SameAddress(Control),
+    SameAddress(Box<Control>),
     /// TLS is switched on or off for the same address.
     TlsToggle(Listen, bool, NewListeners),
     /// The address changes; its sockets are already bound, if there is one.
@@ -174,7 +174,7 @@ impl ControlListener {
         let state = self.state();
         let wanted = control.listen.clone().map(|address| (address, control.tls.is_some()));
         if state.configured_address == wanted {
-            return Ok(ListenerChange::SameAddress(control.clone()));
+            return Ok(ListenerChange::SameAddress(Box::new(control.clone())));
         }
         if let (Some((before, _)), Some((address, is_tls)), Some(open)) =
             (&state.configured_address, &wanted, &state.open)
@@ -183,7 +183,7 @@ impl ControlListener {
             // All sockets are open already, so none has to be bound.
             let not_open =
                 |_, _, _: &[net::BindAddress]| Err(io::Error::other("the control listener has changed"));
-            let same = open.listeners.prepare(sockets_to_bind(address, *is_tls), not_open)?;
+            let same = open.listeners.prepare(sockets_to_bind(address, *is_tls), false, not_open)?;
             return Ok(ListenerChange::TlsToggle(address.clone(), *is_tls, same));
         }
         drop(state);

@@ -470,7 +470,7 @@ fn any_server_of_a_group_is_asked() {
         rig.ask("/", ALICE).expect(200, "[\"alice\"] []");
     }
     assert_eq!(two.last().line(), "GET /api/verify HTTP/1.1");
-    rig.get("/").expect_status(302);
+    rig.get("/").expect_status(401);
 }
 
 #[test]

@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn paths_stand_in_the_order_of_ingress_nginx() {
-        let mut paths = vec![
+        let mut paths = [
             path(IngressPathKind::Text, "/aa"),
             path(IngressPathKind::Prefix, "/"),
             path(IngressPathKind::Prefix, "/aa"),

@@ -508,7 +508,8 @@ impl<'a> SettingsReader<'a, '_> {
                 return table;
             }
         };
-        if secret.data.contains_key("ca.crt") {
+        // Without verification it says nothing.
+        if verifies && secret.data.contains_key("ca.crt") {
             match secret_part(secret, &key, "ca.crt") {
                 Ok(pem) if net::ClientCertificates::check_authority(&pem).is_ok() => {
                     table.insert("ca".to_owned(), json!(files.add("authorities", &key, "ca.crt", pem)));
@@ -684,7 +685,7 @@ impl<'a> SettingsReader<'a, '_> {
 
     fn read_canary(&mut self) {
         let header = self.text("canary-by-header").map(str::to_owned);
-        let value = self.text("canary-by-header-value").map(|value| escape::exact_value(value));
+        let value = self.text("canary-by-header-value").map(escape::exact_value);
         let pattern = self.text("canary-by-header-pattern").map(|pattern| format!("~ {pattern}"));
         let value = value.or(pattern);
         let is_valid = value.as_deref().is_none_or(|text| shapes::pattern::ValuePattern::parse(text).is_ok());

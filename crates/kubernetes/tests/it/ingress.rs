@@ -56,6 +56,8 @@ pub(crate) fn beginning() -> Objects {
     let secret = |name: &str, kind: &str, data: Value| json!({ "kind": "Secret", "type": kind, "metadata": { "name": name, "namespace": "default" }, "data": data });
     let users = "alice:$2y$05$bvIG6Nmid91Mu9RcmmWZfO5HJIMCT8riNW0hEp8f6/FuA2/mHZFpe\n";
     put(&mut all, secret("users", "Opaque", json!({ "auth": encode(users) })));
+    let hash = users.trim_start_matches("alice:").trim_end();
+    put(&mut all, secret("user-map", "Opaque", json!({ "alice": encode(hash) })));
     let made = rcgen::generate_simple_self_signed(vec!["shop.example.com".to_owned()]).unwrap();
     let (chain, key) = (encode(&made.cert.pem()), encode(&made.signing_key.serialize_pem()));
     put(&mut all, secret("cert", "kubernetes.io/tls", json!({ "tls.crt": chain, "tls.key": key })));
@@ -115,18 +117,15 @@ fn notes<'e>(events: &'e [ObjectEvent], name: &str) -> Vec<&'e str> {
     events.iter().filter(|event| event.key.name == name).map(|event| event.note.as_str()).collect()
 }
 
-const CLOSED: &str = r#"{"status":403}"#;
-
 fn is_closed(route: &Value) -> bool {
-    route.get("respond").is_some_and(|respond| respond.to_string() == CLOSED)
+    route.get("respond").is_some_and(|respond| *respond == serde_json::json!({ "status": 403 }))
 }
 
 /// Annotations that another one needs.
 fn companions(name: &str) -> Vec<(&'static str, &'static str)> {
     match name {
-        "auth-realm" | "auth-secret-type" | "auth-secret" => {
-            vec![("auth-type", "basic"), ("auth-secret", "users")]
-        }
+        "auth-realm" | "auth-secret" => vec![("auth-type", "basic"), ("auth-secret", "users")],
+        "auth-secret-type" => vec![("auth-type", "basic"), ("auth-secret", "user-map")],
         "auth-type" => vec![("auth-secret", "users")],
         "satisfy" => {
             vec![("auth-type", "basic"), ("auth-secret", "users"), ("allowlist-source-range", "10.0.0.0/8")]
