@@ -401,11 +401,44 @@ impl Listener {
         Ok(())
     }
 
-    /// Replaces all settings but the address; returns whether they are unchanged.
-    pub(crate) fn set_options(&mut self, listen: ListenOptions) -> bool {
-        let allows_http3 = allows_http3(&listen);
-        self.allows_http3 = allows_http3;
+    /// Whether HTTP/3 is switched on by `listen`, and no UDP socket is open.
+    pub(crate) fn lacks_datagrams(&self, listen: &ListenOptions) -> bool {
+        allows_http3(listen)
+            && self.datagrams.is_empty()
+            && self.closed_datagrams.iter().all(|closed| closed.strong_count() == 0)
+    }
+
+    /// Returns the UDP sockets for HTTP/3, and closes the others.
+    pub(crate) fn into_datagrams(mut self) -> Vec<Arc<QuicUdpSocket>> {
+        std::mem::take(&mut self.datagrams)
+    }
+
+    /// Opens UDP sockets for HTTP/3 if `listen` switches it on, for servers that do not bind them themselves.
+    pub fn provide_http3(&mut self, listen: &ListenOptions) {
+        if self.lacks_datagrams(listen) {
+            self.allows_http3 = true;
+            self.open_datagrams(self.sockets.len());
+        }
+    }
+
+    /// Closes the UDP sockets for HTTP/3 if `listen` switches it off, for a process that passes them to servers.
+    pub fn withdraw_http3(&mut self, listen: &ListenOptions) {
+        if !allows_http3(listen) {
+            self.allows_http3 = false;
+            self.datagrams.clear();
+        }
+    }
+
+    /// Replaces all settings but the address; returns whether they are unchanged. `datagrams` are UDP sockets for HTTP/3,
+    /// which are used if there is none.
+    pub(crate) fn set_options(&mut self, listen: ListenOptions, datagrams: Vec<Arc<QuicUdpSocket>>) -> bool {
         let open_before = self.datagrams.len();
+        if self.lacks_datagrams(&listen) {
+            // A predecessor has ended or was told to stop when this process took over.
+            datagrams.iter().for_each(|socket| socket.take_over());
+            self.datagrams = datagrams;
+        }
+        self.allows_http3 = allows_http3(&listen);
         self.open_datagrams(self.sockets.len());
         let is_same_http3 = self.datagrams.len() == open_before;
         let proxy_protocol = listen.proxy_protocol.map(Arc::new);

@@ -164,8 +164,8 @@ pub struct NewListeners(Vec<NewListener>);
 
 #[derive(Debug)]
 enum NewListener {
-    /// A listener that is already open, with new settings.
-    Kept(u64, ListenOptions),
+    /// A listener that is already open, with new settings, and UDP sockets for HTTP/3 if it has none.
+    Kept(u64, ListenOptions, Vec<Arc<QuicUdpSocket>>),
     Bound(Listener),
 }
 
@@ -215,13 +215,15 @@ impl Listeners {
 
     /// Prepares new listeners. Addresses that are already open stay open, with their queues; the others are
     /// bound by `bind`, which is called with the index of the address in `listens` and the addresses that are
-    /// open.
+    /// open. With `binds_http3`, it is also called for open addresses whose HTTP/3 is switched on; of what it returns for
+    /// them, the UDP sockets are used, and an error leaves them to this process.
     ///
     /// # Errors
     /// Returns the first error of `bind`; fails if the server is stopping.
     pub fn prepare(
         &self,
         listens: Vec<ListenOptions>,
+        binds_http3: bool,
         mut bind: impl FnMut(usize, ListenOptions, &[BindAddress]) -> std::io::Result<Listener>,
     ) -> std::io::Result<NewListeners> {
         let state = lock(&self.0);
@@ -236,9 +238,13 @@ impl Listeners {
                 !taken.contains(number) && open.matches_address(&listen.address)
             };
             match state.open.iter().find(is_same) {
-                Some((number, _)) => {
+                Some((number, open)) => {
                     taken.push(*number);
-                    new.push(NewListener::Kept(*number, listen));
+                    let bound = (binds_http3 && open.lacks_datagrams(&listen))
+                        .then(|| bind(place, listen.clone(), &addresses).ok())
+                        .flatten();
+                    let datagrams = bound.map(Listener::into_datagrams).unwrap_or_default();
+                    new.push(NewListener::Kept(*number, listen, datagrams));
                 }
                 None => new.push(NewListener::Bound(bind(place, listen, &addresses)?)),
             }
@@ -256,10 +262,10 @@ impl Listeners {
         let mut old = std::mem::take(&mut state.open);
         for new in new.0 {
             match new {
-                NewListener::Kept(number, listen) => {
+                NewListener::Kept(number, listen, datagrams) => {
                     let Some(at) = old.iter().position(|(other, _)| *other == number) else { continue };
                     let (_, mut listener) = old.swap_remove(at);
-                    let is_same = listener.set_options(listen);
+                    let is_same = listener.set_options(listen, datagrams);
                     let number = if is_same { number } else { state.reopen(number, &listener) };
                     state.open.push((number, listener));
                 }

@@ -18,6 +18,7 @@ mod timers;
 mod succession;
 mod udp_socket;
 mod outbox;
+mod new_address;
 mod inbox;
 mod endpoint;
 mod link;

@@ -583,13 +583,12 @@ impl RunningServer {
     /// supervisor.
     fn prepare_listeners(&self, config: &Config) -> io::Result<NewListeners> {
         let cores = self.current.cores;
-        self.listeners.prepare(options::listen_options(config), |place, listen: ListenOptions, open| {
-            match &self.link {
-                Some(link) => {
-                    net::Listener::adopt_from_supervisor(listen, link::request_sockets(link, place)?)
-                }
-                None => options::bind(listen, cores, open),
-            }
+        let listens = options::listen_options(config);
+        self.listeners.prepare(listens, self.link.is_some(), |place, listen: ListenOptions, open| match &self
+            .link
+        {
+            Some(link) => net::Listener::adopt_from_supervisor(listen, link::request_sockets(link, place)?),
+            None => options::bind(listen, cores, open),
         })
     }
 }

@@ -222,8 +222,13 @@ impl SupervisorState {
         listeners.append(&mut lock(&self.offered_listeners));
         let mut kept: Vec<Listener> = Vec::new();
         for listen in wanted {
-            let at = listeners.iter().position(|open| open.matches_address(&listen.address));
-            kept.extend(at.map(|at| listeners.swap_remove(at)));
+            let Some(at) = listeners.iter().position(|open| open.matches_address(&listen.address)) else {
+                continue;
+            };
+            let mut listener = listeners.swap_remove(at);
+            // The server has its own descriptors until its connections have ended.
+            listener.withdraw_http3(&listen);
+            kept.push(listener);
         }
         // Dropping the remaining listeners closes them.
         *listeners = kept;
@@ -251,7 +256,10 @@ impl SupervisorState {
             None => None,
         };
         let listen = listen.ok_or_else(|| io::Error::other("the configuration has no such address"))?;
-        let listeners = lock(&self.listeners);
+        let mut listeners = lock(&self.listeners);
+        if let Some(open) = listeners.iter_mut().find(|open| open.matches_address(&listen.address)) {
+            open.provide_http3(&listen);
+        }
         let mut offered = lock(&self.offered_listeners);
         let is_it = |listener: &&Listener| listener.matches_address(&listen.address);
         if listeners.iter().chain(offered.iter()).find(is_it).is_none() {

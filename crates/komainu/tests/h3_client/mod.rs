@@ -345,6 +345,19 @@ impl H3Client {
         self.socket = UdpSocket::bind((self.socket.local_addr().unwrap().ip(), 0)).unwrap();
     }
 
+    /// Continues from another address of this machine.
+    pub fn move_to(&mut self, address: &str) {
+        self.socket = UdpSocket::bind((address, 0)).unwrap();
+    }
+
+    /// Sends a packet with a PING frame from another socket. Returns its size.
+    pub fn ping_from(&mut self, socket: &UdpSocket) -> usize {
+        self.quic.ping();
+        let mut out = Vec::new();
+        let transmit = self.quic.poll_transmit(Instant::now(), 1, &mut out).unwrap();
+        socket.send_to(&out[..transmit.size], self.server).unwrap()
+    }
+
     /// Exchanges packets until the condition is met.
     pub fn drive(&mut self, what: &str, is_done: impl FnMut(&mut H3Client) -> bool) {
         self.drive_within(PATIENCE, what, is_done);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use quinn_proto::{ConnectionError, TransportConfig, VarInt};
 
 use crate::h3_client::{H3Client, client_config};
-use crate::requests::{A, EventOrigin, connect, serve};
+use crate::requests::{A, EventOrigin, connect, serve, serve_with};
 use crate::rig::eventually;
 
 const YES: &str = "[[site.route]]\nrespond = \"yes\"";
@@ -86,6 +86,45 @@ fn udp_sockets_of_systemd_are_served_by_several_threads() {
 }
 
 #[test]
+fn client_that_moves_to_another_address_gets_large_responses() {
+    let content = vec![b'x'; 3_000_000];
+    let rig =
+        serve_with("", "[[site.route]]\nfiles = \"www\"", |folder| _ = folder.write("www/large", &content));
+    let mut client = connect(&rig);
+    for address in ["127.0.0.2", "127.0.0.3", "127.0.0.1"] {
+        let id = client.send("GET", "/large", &[A], b"");
+        client.drive("a part", |client| client.response(id).content.len() > 100_000);
+        client.move_to(address);
+        let answer = client.finish(id);
+        assert!(answer.is_whole && answer.content == content, "{address}: {:?}", client.lost);
+    }
+}
+
+/// A client that sends packets with the addresses of others, who must get little for each.
+#[test]
+fn others_get_little_by_packets_with_their_addresses() {
+    let rig = serve(YES);
+    let mut client = connect(&rig);
+    assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+    let others: Vec<_> =
+        (2..62).map(|last| std::net::UdpSocket::bind((format!("127.0.9.{last}"), 0)).unwrap()).collect();
+    let (mut sent, mut received, mut packet) = (0, 0, [0; 2048]);
+    for other in &others {
+        sent += client.ping_from(other);
+        client.drive_for(Duration::from_millis(20));
+    }
+    for other in &others {
+        other.set_nonblocking(true).unwrap();
+        while let Ok(len) = other.recv(&mut packet) {
+            received += len;
+        }
+    }
+    // Four packets of full size, and one more in five seconds.
+    assert!(received <= 3 * sent + 5 * 1200, "{received} bytes for {sent}");
+    assert_eq!(client.ask("GET", "/", &[A], b"").status, 200);
+}
+
+#[test]
 fn keys_are_updated() {
     let rig = serve(YES);
     let mut client = connect(&rig);
@@ -120,7 +159,25 @@ fn reload_keeps_connections() {
 
 #[test]
 fn reload_switches_http3_off_and_on() {
-    let rig = serve(YES);
+    crate::rig::kinds().into_iter().for_each(switch_off_and_on);
+}
+
+fn switch_off_and_on(kind: &str) {
+    let folder = crate::certified::folder(&[("a.test", "ec")]);
+    let text = format!(
+        r#"
+        listen = [{{ address = "127.0.0.1:0", tls = true }}]
+        {kind}
+        [[site]]
+        hosts = ["a.test"]
+        tls = {{ certificate = "a.test.pem", key = "a.test.key" }}
+        {YES}
+        "#
+    );
+    folder.write("komainu.toml", text);
+    let mut command = crate::rig::komainu();
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let rig = crate::rig::Rig::start(command, folder);
     let path = rig.folder.at("komainu.toml");
     let switch = |on: bool| {
         let text = std::fs::read_to_string(&path).unwrap().replace(", http3 = false }", " }");

@@ -2,11 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use quinn_proto::ConnectionEvent;
 use times::Moment;
 
+use super::new_address::AddressLimits;
 use crate::core::Core;
 use crate::source::Source;
 
@@ -18,15 +20,17 @@ pub(super) struct ConnectionInbox {
     pub(super) events: RefCell<VecDeque<ConnectionEvent>>,
     /// Time of the entry in the endpoint's timers.
     pub(super) timer: Cell<Moment>,
+    pub(super) addresses: AddressLimits,
 }
 
 impl ConnectionInbox {
-    pub(super) fn new(core: &Core) -> ConnectionInbox {
+    pub(super) fn new(core: &Core, client: IpAddr) -> ConnectionInbox {
         ConnectionInbox {
             core: core.clone(),
             source: core.add_source(),
             events: RefCell::default(),
             timer: Cell::new(Moment::NEVER),
+            addresses: AddressLimits::new(client),
         }
     }
 }

@@ -140,7 +140,11 @@ impl QuicLink {
             }
             let Some(transmit) = quic.poll_transmit(now, segments_max, &mut buffer) else { break };
             sent += transmit.size;
-            endpoint.outbox().send(transmit, &mut buffer);
+            if self.inbox.addresses.permits(&transmit, quic, endpoint.core().now()) {
+                endpoint.outbox().send(transmit, &mut buffer);
+            } else {
+                buffer.clear();
+            }
             if sent >= TURN_BYTES_MAX {
                 // The rest is sent in the next turn.
                 endpoint.wake(&self.inbox);

@@ -120,11 +120,13 @@ impl QuicEndpoint {
         let ecn = meta.ecn.and_then(|ecn| quinn_proto::EcnCodepoint::from_bits(ecn as u8));
         let mut out = self.take_buffer();
         out.clear();
+        let len = packet.len();
         let event = self.quic.borrow_mut().handle(self.now(), meta.client, meta.local, ecn, packet, &mut out);
         match event {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 let link = self.links.borrow().get(handle.0).cloned().flatten();
                 if let Some(link) = link {
+                    link.addresses.count_received(meta.client.ip(), len, self.core.now());
                     link.events.borrow_mut().push_back(event);
                     self.wake(&link);
                 }
@@ -188,7 +190,7 @@ impl QuicEndpoint {
         };
         drop(quic);
         context.counters.connections.add(1);
-        let inbox = Rc::new(ConnectionInbox::new(&context.core));
+        let inbox = Rc::new(ConnectionInbox::new(&context.core, incoming.remote_address().ip()));
         let mut permit = ConnectionPermit::take(context, inbox.source.clone());
         permit.list(self.open.0.listener.get(), peer);
         permit.keep_gate_permit(gate_permit);

@@ -140,7 +140,7 @@ fn failed_start_releases_all_addresses() {
 fn replace(server: &net::Server, binds: &[&BindAddress], threads: usize) -> std::io::Result<()> {
     let listens = binds.iter().map(|bind| net::ListenOptions::from((*bind).clone())).collect();
     let bind = |_, listen, open: &[BindAddress]| net::Listener::bind_alongside(listen, threads, open);
-    server.listeners().prepare(listens, bind).map(|new| server.listeners().replace(new))
+    server.listeners().prepare(listens, false, bind).map(|new| server.listeners().replace(new))
 }
 
 #[test]
