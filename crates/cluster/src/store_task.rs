@@ -47,7 +47,7 @@ const RELEASE: &str = "
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 ";
-/// What is to be done with the connection.
+/// The tasks of one use of the connection.
 enum Work<'f> {
     /// All that is due regularly.
     All,

@@ -198,7 +198,7 @@ directives! {
         streams: Vec<Stream>;
         /// The addresses that sites have beside those of `listen`.
         site_listeners: Vec<ConfiguredListener>;
-        /// What the configuration was joined to ([`Config::join`]); `None` if it was read as a whole.
+        /// The configuration that this one was joined to ([`Config::join`]); `None` if it was read as a whole.
         base: Option<Arc<Config>>;
     }
     also {
@@ -414,7 +414,7 @@ impl Config {
     /// thousands of sites, only those that have changed are read. Each site was read together with `base`, so that it is
     /// checked against it, and has addresses of its own (`listen`).
     ///
-    /// What sites have in common is for the caller to keep: at each address a host belongs to one site, and an address has the
+    /// The caller ensures what concerns several sites: at each address a host belongs to one site, and an address has the
     /// same settings at all of its sites.
     #[must_use]
     pub fn join(

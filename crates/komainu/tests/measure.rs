@@ -146,14 +146,19 @@ fn bench_counts_handshakes_and_negotiated_parameters() {
     );
 }
 
-#[test]
-fn bench_measures_http3() {
+/// Starts a server with the file `/a` over HTTPS.
+fn https_server(content: &str) -> rig::Rig {
     let folder = rig::Folder::new();
-    folder.certify().write("www/a", "A".repeat(100_000));
+    folder.certify().write("www/a", content);
     let mut server = rig::komainu();
     server.args(["run", "--listen", "127.0.0.1:0", "--tls-certificate"]).arg(folder.at("cert.pem"));
     server.arg("--tls-key").arg(folder.at("key.pem")).arg(folder.at("www"));
-    let server = rig::Rig::start(server, folder);
+    rig::Rig::start(server, folder)
+}
+
+#[test]
+fn bench_measures_http3() {
+    let server = https_server(&"A".repeat(100_000));
     let (url, json) = (format!("https://{}/a", server.listens), server.folder.at("r.json"));
     let json = json.display().to_string();
     let bench = |options: &str| -> (String, serde_json::Value) {
@@ -235,12 +240,7 @@ fn counting_relay(server: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
 
 #[test]
 fn bench_acknowledges_packets_on_connections_without_requests() {
-    let folder = rig::Folder::new();
-    folder.certify().write("www/a", "a");
-    let mut server = rig::komainu();
-    server.args(["run", "--listen", "127.0.0.1:0", "--tls-certificate"]).arg(folder.at("cert.pem"));
-    server.arg("--tls-key").arg(folder.at("key.pem")).arg(folder.at("www"));
-    let server = rig::Rig::start(server, folder);
+    let server = https_server("a");
     let (relay, unanswered) = counting_relay(server.listens);
     // The first request is due after 5 seconds. A server that has no answer repeats its packets 7 times until then.
     let url = format!("https://{relay}/a");

@@ -1,7 +1,7 @@
 //! Ingresses as objects of Gateway API: a Gateway for each namespace, and an HTTPRoute for each host of an Ingress.
 //!
-//! What Gateway API has no words for is reported, and stands as a comment above its route. If it guards, the route has no backend:
-//! Gateway API answers 500 there.
+//! Annotations for which Gateway API has no words are reported, and stand as comments above their routes. The route of one that
+//! guards has no backend: Gateway API answers 500 there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -82,7 +82,7 @@ struct GatewayWriter {
     used_canaries: BTreeSet<usize>,
 }
 
-/// What an Ingress says for all of its rules.
+/// The parts that all rules of an Ingress have in common.
 #[derive(Default)]
 struct RuleParts {
     filters: Vec<Value>,
@@ -92,7 +92,7 @@ struct RuleParts {
     rewrite: Option<String>,
     rewrite_host: Option<String>,
     is_expression: bool,
-    /// What replaces the beginning of the path: the target without its group.
+    /// Replacement of the beginning of the path: the target without its group.
     rewrite_prefix: Option<String>,
     /// Reasons why the rules have no backend.
     closed: Vec<String>,

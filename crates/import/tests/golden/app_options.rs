@@ -5,7 +5,7 @@ use std::path::Path;
 use config::Config;
 use import::{ImportKind, ImportResult, ImportVerdict};
 
-/// What becomes of an application.
+/// The fate of an application with an option.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Verdict {
     /// It is closed (403), and the report says so.

@@ -584,9 +584,8 @@ impl RunningServer {
     fn prepare_listeners(&self, config: &Config) -> io::Result<NewListeners> {
         let cores = self.current.cores;
         let listens = options::listen_options(config);
-        self.listeners.prepare(listens, self.link.is_some(), |place, listen: ListenOptions, open| match &self
-            .link
-        {
+        let link = self.link.as_ref();
+        self.listeners.prepare(listens, link.is_some(), |place, listen: ListenOptions, open| match link {
             Some(link) => net::Listener::adopt_from_supervisor(listen, link::request_sockets(link, place)?),
             None => options::bind(listen, cores, open),
         })

@@ -50,24 +50,27 @@ os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(held)))
 os.execv(sys.argv[1], sys.argv[1:])
 ";
 
+/// A folder with a configuration that begins with these lines.
+fn configured(lines: &str) -> crate::rig::Folder {
+    let folder = crate::certified::folder(&[("a.test", "ec")]);
+    let text = format!(
+        r#"
+        listen = [{{ address = "127.0.0.1:0", tls = true }}]
+        {lines}
+        [[site]]
+        hosts = ["a.test"]
+        tls = {{ certificate = "a.test.pem", key = "a.test.key" }}
+        {YES}
+        "#
+    );
+    folder.write("komainu.toml", text);
+    folder
+}
+
 #[test]
 fn udp_sockets_of_systemd_are_served_by_several_threads() {
     for kind in crate::rig::kinds() {
-        let folder = crate::certified::folder(&[("a.test", "ec")]);
-        folder.write(
-            "komainu.toml",
-            format!(
-                r#"
-                listen = [{{ address = "127.0.0.1:0", tls = true }}]
-                threads = 3
-                {kind}
-                [[site]]
-                hosts = ["a.test"]
-                tls = {{ certificate = "a.test.pem", key = "a.test.key" }}
-                {YES}
-                "#
-            ),
-        );
+        let folder = configured(&format!("threads = 3\n{kind}"));
         let mut command = std::process::Command::new("python3");
         command.args(["-c", ACTIVATE, env!("CARGO_BIN_EXE_komainu"), "start", "-c"]);
         command.arg(folder.at("komainu.toml"));
@@ -163,18 +166,7 @@ fn reload_switches_http3_off_and_on() {
 }
 
 fn switch_off_and_on(kind: &str) {
-    let folder = crate::certified::folder(&[("a.test", "ec")]);
-    let text = format!(
-        r#"
-        listen = [{{ address = "127.0.0.1:0", tls = true }}]
-        {kind}
-        [[site]]
-        hosts = ["a.test"]
-        tls = {{ certificate = "a.test.pem", key = "a.test.key" }}
-        {YES}
-        "#
-    );
-    folder.write("komainu.toml", text);
+    let folder = configured(kind);
     let mut command = crate::rig::komainu();
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     let rig = crate::rig::Rig::start(command, folder);

@@ -133,6 +133,14 @@ pub fn condition(status: &Value, kind: &str) -> Option<String> {
 
 /// Starts a controller.
 pub fn controller(api: &ApiServer) -> Rig {
+    start_controller(api, |command, folder| {
+        command.args(["--addresses", "127.0.0.1"]);
+        command.arg("--control").arg(format!("unix:{}", folder.at("control.sock").display()));
+    })
+}
+
+/// Starts a controller with the arguments that `add` adds.
+pub fn start_controller(api: &ApiServer, add: impl FnOnce(&mut std::process::Command, &Folder)) -> Rig {
     let folder = Folder::new();
     let config = format!(
         "
@@ -145,16 +153,9 @@ users: [{{name: test, user: {{token: secret}}}}]
     );
     folder.write("config", config);
     let mut command = komainu();
-    command.args([
-        "kubernetes",
-        "--ready",
-        "127.0.0.1:0",
-        "--addresses",
-        "127.0.0.1",
-        "--loopback-endpoints",
-    ]);
-    command.args(["--threads", "2", "--kubeconfig"]).arg(folder.at("config"));
-    command.arg("--control").arg(format!("unix:{}", folder.at("control.sock").display()));
+    command.args(["kubernetes", "--ready", "127.0.0.1:0", "--loopback-endpoints", "--threads", "2"]);
+    command.arg("--kubeconfig").arg(folder.at("config"));
+    add(&mut command, &folder);
     command.env("RUNTIME_DIRECTORY", folder.at("run"));
     Rig::start(command, folder)
 }

@@ -5,28 +5,15 @@ use std::net::SocketAddr;
 use serde_json::json;
 
 use crate::api_server::ApiServer;
-use crate::cluster::{named, service, try_get};
+use crate::cluster::{named, service, start_controller, try_get};
 use crate::rig::{Folder, Rig, eventually, komainu, nobody};
 
 /// Starts a controller that serves Ingresses at this address.
 fn controller(api: &ApiServer, address: SocketAddr) -> Rig {
-    let folder = Folder::new();
-    let config = format!(
-        "
-current-context: test
-contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
-clusters: [{{name: test, cluster: {{server: 'http://{}'}}}}]
-users: [{{name: test, user: {{token: secret}}}}]
-",
-        api.address
-    );
-    folder.write("config", config);
-    let mut command = komainu();
-    command.args(["kubernetes", "--ready", "127.0.0.1:0", "--loopback-endpoints", "--threads", "2"]);
-    command.args(["--ingress-http", &address.to_string(), "--ingress-https", &nobody().to_string()]);
-    command.args(["--status-address", "lb.example.com", "--kubeconfig"]).arg(folder.at("config"));
-    command.env("RUNTIME_DIRECTORY", folder.at("run"));
-    Rig::start(command, folder)
+    start_controller(api, |command, _| {
+        command.args(["--ingress-http", &address.to_string(), "--ingress-https", &nobody().to_string()]);
+        command.args(["--status-address", "lb.example.com"]);
+    })
 }
 
 const CLASS: &str = "

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 
 use super::{Core, TimerWaiter};
 use times::{Millis, Moment};
@@ -77,33 +77,32 @@ impl Core {
 
     /// Lets all other ready tasks of this core run, and the kernel be asked for events.
     pub async fn yield_now(&self) {
-        let mut yielded = false;
-        poll_fn(|cx| {
-            if std::mem::replace(&mut yielded, true) {
-                return Poll::Ready(());
-            }
+        suspend_once(|cx| {
             if self.is_own_waker(cx) {
                 self.0.yielding.borrow_mut().push_back(self.current());
             } else {
                 cx.waker().wake_by_ref()
             }
-            Poll::Pending
         })
         .await;
     }
 
     /// Lets the tasks run that are ready now.
     pub(crate) async fn let_others_run(&self) {
-        let mut has_waited = false;
-        poll_fn(|_| {
-            if std::mem::replace(&mut has_waited, true) {
-                return Poll::Ready(());
-            }
-            self.wake(self.current());
-            Poll::Pending
-        })
-        .await;
+        suspend_once(|_| self.wake(self.current())).await;
     }
+}
+
+/// Suspends the task until its next poll, which `schedule` arranges.
+fn suspend_once(schedule: impl Fn(&Context<'_>)) -> impl Future<Output = ()> {
+    let mut is_suspended = false;
+    poll_fn(move |cx| {
+        if std::mem::replace(&mut is_suspended, true) {
+            return Poll::Ready(());
+        }
+        schedule(cx);
+        Poll::Pending
+    })
 }
 
 impl Core {

@@ -75,24 +75,26 @@ impl AddressLimits {
 
     /// Whether packets may be sent. Those that may not count as lost.
     pub(super) fn permits(&self, transmit: &Transmit, quic: &Connection, now: Moment) -> bool {
-        let address = transmit.destination.ip();
-        if address == self.proven.get() && now >= self.probes_at.get() {
+        let is_proven = transmit.destination.ip() == self.proven.get();
+        let may_probe = now >= self.probes_at.get();
+        if is_proven && may_probe {
             return true;
         }
         let stats = quic.stats();
         let is_probe = transmit.segment_size.is_none() && transmit.size > stats.path.current_mtu as usize;
-        if is_probe && now < self.probes_at.get() {
-            return false;
-        }
-        if address == self.proven.get() {
-            return true;
-        }
+        (may_probe || !is_probe)
+            && (is_proven || self.permits_new(transmit, stats.frame_rx.path_response, now))
+    }
+
+    /// Whether packets may be sent to an address that has not answered. `answers` is the number of answers to challenges, from
+    /// any address.
+    fn permits_new(&self, transmit: &Transmit, answers: u64, now: Moment) -> bool {
+        let address = transmit.destination.ip();
         let mut new = self.new.borrow_mut();
         let new = match &mut *new {
             Some(new) if new.address == address => new,
             other => other.insert(NewAddress::of(address)),
         };
-        let answers = stats.frame_rx.path_response;
         if answers > *new.answers.get_or_insert(answers) && new.received_bytes >= ANSWER_BYTES {
             self.proven.set(address);
             return true;
