@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+use crate::backend_tls::{BackendTls, BackendTlsPolicies};
 use crate::grants::{CrossReference, is_reference_allowed};
+use crate::listeners::ClientCertificate;
 use crate::objects::{
     BackendReference, Endpoint, EndpointSlice, GATEWAY_GROUP, ObjectKey, Objects, ServicePort,
 };
@@ -29,11 +31,13 @@ pub(crate) fn index_endpoints(objects: &Objects) -> EndpointIndex {
     index
 }
 
-/// BackendGroups of upstream servers that routes use, by name.
+/// Groups of upstream servers that routes use, by name.
 #[derive(Default)]
 pub(crate) struct BackendGroups {
     /// The group's table; `None` if it has no servers.
     tables: BTreeMap<String, Option<Value>>,
+    /// Services that were resolved since they were last asked for.
+    services: BTreeSet<ObjectKey>,
 }
 
 impl BackendGroups {
@@ -49,6 +53,11 @@ impl BackendGroups {
     pub(crate) fn tables(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.tables.iter().filter_map(|(name, table)| Some((name, table.as_ref()?)))
     }
+
+    /// Returns the Services that were resolved since the last call.
+    pub(crate) fn take_services(&mut self) -> BTreeSet<ObjectKey> {
+        std::mem::take(&mut self.services)
+    }
 }
 
 /// A backend of a rule.
@@ -57,6 +66,8 @@ pub(crate) enum Backend {
     Group(String),
     /// A Service without ready endpoints: 503.
     Empty,
+    /// A Service whose BackendTLSPolicy cannot be followed: 500.
+    Refused,
 }
 
 /// Why a backend is not resolved: reason and message of `ResolvedRefs`.
@@ -66,21 +77,100 @@ pub(crate) type UnresolvedBackend = (&'static str, String);
 pub(crate) struct BackendSource<'a> {
     pub(crate) objects: &'a Objects,
     pub(crate) endpoints: &'a EndpointIndex,
+    pub(crate) policies: &'a BackendTlsPolicies,
     /// Whether endpoints at loopback addresses are used.
     pub(crate) allows_loopback: bool,
     /// Where this replica runs.
     pub(crate) place: &'a ReplicaPlace,
+    /// Addresses of Gateways. Streams do not lead there, because they could lead to themselves.
+    pub(crate) own_addresses: &'a BTreeSet<IpAddr>,
+}
+
+/// The route that names a backend.
+#[derive(Clone, Copy)]
+pub(crate) struct BackendUser<'a> {
+    /// Kind of the route.
+    pub(crate) kind: &'static str,
+    pub(crate) namespace: &'a str,
+    /// The certificate that servers with TLS are shown.
+    pub(crate) client: Option<&'a ClientCertificate>,
+}
+
+/// A port of a Service that a reference names.
+struct FoundPort<'a> {
+    service: ObjectKey,
+    port: &'a ServicePort,
 }
 
 impl BackendSource<'_> {
-    /// Resolves a reference of a route of `kind` in `namespace`, and notes its group.
+    /// Resolves a reference of a route that speaks HTTP, and notes its group.
     pub(crate) fn resolve(
         &self,
-        kind: &str,
-        namespace: &str,
+        user: BackendUser<'_>,
         reference: &BackendReference,
         groups: &mut BackendGroups,
     ) -> Result<Backend, UnresolvedBackend> {
+        let FoundPort { service, port } = self.find_port(user, reference, "TCP")?;
+        let number = port.port;
+        let tls = self.policies.of_port(&service, port.name.as_deref().unwrap_or_default());
+        let is_h2c = port.app_protocol.as_deref() == Some("kubernetes.io/h2c");
+        // Calls need HTTP/2, whatever the Service says.
+        let is_http2 = is_h2c || user.kind == "GRPCRoute";
+        let scheme = match (port.app_protocol.as_deref(), &tls) {
+            (_, BackendTls::Verified(_) | BackendTls::Refused) => "https",
+            (None | Some("" | "http" | "kubernetes.io/ws" | "kubernetes.io/h2c"), _) if is_http2 => "h2c",
+            (None | Some("" | "http" | "kubernetes.io/ws"), _) => "http",
+            (Some(other), _) => {
+                let text = format!(
+                    "the protocol {other} of port {number} of the Service {service} is not supported, or needs a BackendTLSPolicy"
+                );
+                return Err(("UnsupportedProtocol", text));
+            }
+        };
+        groups.services.insert(service.clone());
+        let mut extra = Map::new();
+        let mut name = format!("{}.{}.{number}", service.namespace, service.name);
+        if is_http2 && !is_h2c {
+            name += ".h2";
+        }
+        match tls {
+            BackendTls::None => {}
+            BackendTls::Refused => return Ok(Backend::Refused),
+            BackendTls::Verified(mut table) => {
+                if let Some(ClientCertificate { secret, certificate, key }) = user.client {
+                    table.insert("certificate".to_owned(), json!(certificate));
+                    table.insert("key".to_owned(), json!(key));
+                    // Other Gateways have other certificates.
+                    name += &format!(".{}.{}", secret.namespace, secret.name);
+                }
+                extra.insert("tls".to_owned(), Value::Object(table));
+                if is_http2 {
+                    extra.insert("http".to_owned(), json!("2"));
+                }
+            }
+        }
+        Ok(self.add_group(groups, name, &service, port, scheme, extra))
+    }
+
+    /// Resolves a reference of a route of connections or datagrams to the addresses of its endpoints.
+    pub(crate) fn resolve_stream(
+        &self,
+        user: BackendUser<'_>,
+        reference: &BackendReference,
+    ) -> Result<BTreeSet<SocketAddr>, UnresolvedBackend> {
+        let protocol = if user.kind == "UDPRoute" { "UDP" } else { "TCP" };
+        let FoundPort { service, port } = self.find_port(user, reference, protocol)?;
+        let mut servers = self.servers(&service, port);
+        servers.retain(|address| !self.own_addresses.contains(&address.ip()));
+        Ok(servers)
+    }
+
+    fn find_port(
+        &self,
+        user: BackendUser<'_>,
+        reference: &BackendReference,
+        protocol: &str,
+    ) -> Result<FoundPort<'_>, UnresolvedBackend> {
         let is_service = reference.group.as_deref().is_none_or(|group| group.is_empty() || group == "core")
             && reference.kind.as_deref().is_none_or(|kind| kind == "Service");
         if !is_service {
@@ -90,11 +180,11 @@ impl BackendSource<'_> {
             );
             return Err(("InvalidKind", text));
         }
-        let key = ObjectKey::new(reference.namespace.as_deref().unwrap_or(namespace), &reference.name);
+        let key = ObjectKey::new(reference.namespace.as_deref().unwrap_or(user.namespace), &reference.name);
         let cross = CrossReference {
             from_group: GATEWAY_GROUP,
-            from_kind: kind,
-            from_namespace: namespace,
+            from_kind: user.kind,
+            from_namespace: user.namespace,
             to_group: "",
             to_kind: "Service",
             to: &key,
@@ -117,22 +207,12 @@ impl BackendSource<'_> {
         let Some(number) = reference.port else {
             return Err(("BackendNotFound", format!("the reference to the Service {key} needs a `port`")));
         };
-        let port =
-            service.spec.ports.iter().find(|port| port.port == number && is_tcp(port.protocol.as_deref()));
-        let port =
-            port.ok_or_else(|| ("BackendNotFound", format!("the Service {key} has no port {number}")))?;
-        let scheme = match port.app_protocol.as_deref() {
-            None | Some("" | "http" | "kubernetes.io/ws") => "http",
-            Some("kubernetes.io/h2c") => "h2c",
-            Some(other) => {
-                let text =
-                    format!("the protocol {other} of port {number} of the Service {key} is not supported");
-                return Err(("UnsupportedProtocol", text));
-            }
-        };
-        let name = format!("{}.{}.{number}", key.namespace, key.name);
-        let table = groups.tables.entry(name.clone()).or_insert_with(|| self.group_table(&key, port, scheme));
-        Ok(if table.is_some() { Backend::Group(name) } else { Backend::Empty })
+        let ports = &service.spec.ports;
+        let port = ports.iter().find(|port| port.port == number && protocol_of(port) == protocol);
+        let port = port.ok_or_else(|| {
+            ("BackendNotFound", format!("the Service {key} has no port {number} of {protocol}"))
+        })?;
+        Ok(FoundPort { service: key, port })
     }
 
     /// Adds a group of a port's servers with directives of its own, which may have `to`.
@@ -158,18 +238,23 @@ impl BackendSource<'_> {
         if table.is_some() { Backend::Group(name) } else { Backend::Empty }
     }
 
-    fn group_table(&self, service: &ObjectKey, port: &ServicePort, scheme: &str) -> Option<Value> {
+    /// Returns the ready endpoints of a port; terminating ones if no other is ready.
+    fn servers(&self, service: &ObjectKey, port: &ServicePort) -> BTreeSet<SocketAddr> {
         let slices = self.endpoints.get(service).map(Vec::as_slice).unwrap_or_default();
         let ready = self.addresses(slices, port, |endpoint| endpoint.conditions.ready.unwrap_or(true));
         let ready = addresses_of(nearest(ready, self.place));
-        let servers = if ready.is_empty() {
+        if ready.is_empty() {
             // Terminating endpoints still serve, and are better than none.
             addresses_of(
                 self.addresses(slices, port, |endpoint| endpoint.conditions.serving.unwrap_or(false)),
             )
         } else {
             ready
-        };
+        }
+    }
+
+    fn group_table(&self, service: &ObjectKey, port: &ServicePort, scheme: &str) -> Option<Value> {
+        let servers = self.servers(service, port);
         if servers.is_empty() {
             return None;
         }
@@ -186,10 +271,12 @@ impl BackendSource<'_> {
         is_used: impl Fn(&Endpoint) -> bool,
     ) -> Vec<(&'e Endpoint, SocketAddr)> {
         let wanted = port.name.as_deref().unwrap_or_default();
+        let protocol = protocol_of(port);
         let mut found = Vec::new();
         for slice in slices.iter().filter(|slice| matches!(slice.address_type.as_str(), "IPv4" | "IPv6")) {
             let of_slice = |port: &&crate::objects::EndpointPort| {
-                port.name.as_deref().unwrap_or_default() == wanted && is_tcp(port.protocol.as_deref())
+                port.name.as_deref().unwrap_or_default() == wanted
+                    && port.protocol.as_deref().filter(|text| !text.is_empty()).unwrap_or("TCP") == protocol
             };
             let Some(number) = slice.ports.iter().find(of_slice).and_then(|port| port.port) else { continue };
             for endpoint in slice.endpoints.iter().filter(|endpoint| is_used(endpoint)) {
@@ -220,6 +307,6 @@ fn addresses_of(endpoints: Vec<(&Endpoint, SocketAddr)>) -> BTreeSet<SocketAddr>
     endpoints.into_iter().map(|(_, address)| address).collect()
 }
 
-fn is_tcp(protocol: Option<&str>) -> bool {
-    protocol.is_none_or(|protocol| protocol.is_empty() || protocol == "TCP")
+fn protocol_of(port: &ServicePort) -> &str {
+    port.protocol.as_deref().filter(|text| !text.is_empty()).unwrap_or("TCP")
 }

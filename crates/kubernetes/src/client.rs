@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::account::{ApiAccount, BearerToken};
-use crate::objects::{Kind, OBJECTS_MAX};
+use crate::objects::{Kind, OBJECTS_MAX, trimmed};
 
 /// Maximum time to connect, including TLS.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -28,10 +28,10 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 const RESPONSE_MAX: Duration = Duration::from_secs(60);
 /// Bytes of a response that is not a watch: a page of a list.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
-/// Objects of a page.
+/// Objects of a page; fewer if they are large.
 const PAGE_OBJECTS: usize = 500;
-/// Bytes of a line of a watch; etcd stores objects of 1.5 MiB at most.
-const LINE_BYTES_MAX: usize = 4 << 20;
+/// Bytes of a line of a watch. etcd stores objects of 1.5 MiB at most, and JSON writes a control character as six bytes.
+const LINE_BYTES_MAX: usize = 10 << 20;
 /// Seconds that a watch lasts at least; up to half as many are added, so that not all end together.
 const WATCH_S: u64 = 240;
 /// Time that a watch may last longer than was asked for.
@@ -45,6 +45,8 @@ pub(crate) enum ApiError {
     Status(u16, String),
     /// No response, or not one that is accepted.
     Failed(String),
+    /// A response with more bytes than are accepted.
+    TooLarge,
     /// The connection of a watch ended: nothing unusual.
     Broken,
 }
@@ -54,6 +56,7 @@ impl std::fmt::Display for ApiError {
         match self {
             ApiError::Status(status, text) => write!(out, "status {status}: {text}"),
             ApiError::Failed(text) => out.write_str(text),
+            ApiError::TooLarge => out.write_str("the API server sends a response of more than 64 MiB"),
             ApiError::Broken => out.write_str("the connection was closed"),
         }
     }
@@ -210,13 +213,20 @@ impl ApiClient {
     ) -> Result<(Vec<Value>, String), ApiError> {
         let mut objects = Vec::new();
         let mut next = String::new();
+        let mut limit = PAGE_OBJECTS;
         loop {
-            let mut path =
-                format!("{}?limit={PAGE_OBJECTS}{}", kind.path(version, namespace, ""), selector(kind));
+            let mut path = format!("{}?limit={limit}{}", kind.path(version, namespace, ""), selector(kind));
             if !next.is_empty() {
                 path += &format!("&continue={next}");
             }
-            let mut page = self.request(Method::GET, &path, None).await?;
+            let page = self.request(Method::GET, &path, None).await;
+            if matches!(page, Err(ApiError::TooLarge)) && limit > 1 {
+                // Objects of a tenant are as large as the tenant likes.
+                limit /= 8;
+                limit = limit.max(1);
+                continue;
+            }
+            let mut page = page?;
             let text = |name: &str| page.pointer(name).and_then(Value::as_str).unwrap_or_default().to_owned();
             let (at, following) = (text("/metadata/resourceVersion"), text("/metadata/continue"));
             let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_=.~".contains(&byte);
@@ -228,7 +238,9 @@ impl ApiClient {
             }
             let items = page.get_mut("items").map(Value::take);
             match items {
-                Some(Value::Array(items)) => objects.extend(items),
+                Some(Value::Array(items)) => {
+                    objects.extend(items.into_iter().map(|object| trimmed(kind, object)));
+                }
                 Some(Value::Null) => {}
                 _ => return Err(ApiError::Failed(format!("the list of {} has no items", kind.name()))),
             }
@@ -318,7 +330,7 @@ impl Watch {
 
 fn check_line(line: &[u8]) -> Result<(), ApiError> {
     if line.len() > LINE_BYTES_MAX {
-        Err(ApiError::Failed("the API server sends an object of more than 4 MiB".to_owned()))
+        Err(ApiError::Failed("the API server sends an object of more than 10 MiB".to_owned()))
     } else {
         Ok(())
     }
@@ -352,7 +364,11 @@ fn parse_event(line: &[u8]) -> Result<WatchEvent, ApiError> {
 async fn read_body(response: Response<Incoming>) -> Result<Bytes, ApiError> {
     let body = timeout(RESPONSE_MAX, Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect()).await;
     let body = body.map_err(|_| ApiError::Failed("the response does not end within 60 s".to_owned()))?;
-    Ok(body.map_err(|error| ApiError::Failed(error.to_string()))?.to_bytes())
+    let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+        Some(_) => ApiError::TooLarge,
+        None => ApiError::Failed(error.to_string()),
+    });
+    Ok(body?.to_bytes())
 }
 
 fn tls_connector(account: &ApiAccount) -> Result<TlsConnector, String> {

@@ -18,6 +18,11 @@ pub(crate) fn whole_expression(expression: &str) -> String {
     format!("~ ^(?:{expression})$")
 }
 
+/// Returns an expression that matches this text alone.
+pub(crate) fn literal_expression(text: &str) -> String {
+    regex_syntax::escape(text)
+}
+
 /// Percent-decodes a path, except what stays encoded when paths are matched: slashes and backslashes.
 pub(crate) fn decoded_path(text: &str) -> Option<String> {
     let bytes = text.as_bytes();

@@ -1,18 +1,21 @@
 //! The rules of HTTPRoutes as routes of a site.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use serde_json::{Map, Value, json};
 
-use crate::backends::{Backend, BackendGroups, BackendSource, UnresolvedBackend};
+use crate::backends::{Backend, BackendGroups, BackendSource, BackendUser, UnresolvedBackend};
 use crate::escape::{self, LiteralPath};
+use crate::listeners::ClientCertificate;
 use crate::objects::{
     BackendReference, CorsFilter, HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, NamedMatch,
     NamedValue, ObjectKey, PathModifier, RequestRedirect,
 };
 
 /// Precedence of a route among those of its host: the least comes first. Exact paths, expressions, prefixes from long to
-/// short; then those with a method, with more header fields, with more query parameters; then the oldest object, by name.
+/// short, methods of any service of gRPC; then those with a method, with more header fields, with more query parameters; then the
+/// oldest object, by name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     path_kind: u8,
@@ -37,11 +40,54 @@ pub(crate) struct RouteEntry {
     pub(crate) action: Map<String, Value>,
 }
 
-/// The listener that the routes are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// What the routes of a listener depend on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ListenerPort {
     pub(crate) port: u16,
     pub(crate) is_tls: bool,
+    /// The certificate that servers with TLS are shown.
+    pub(crate) client: Option<ClientCertificate>,
+}
+
+/// A route whose rules become routes of a site.
+pub(crate) struct RuledRoute<'a> {
+    /// `HTTPRoute` or `GRPCRoute`.
+    pub(crate) kind: &'static str,
+    pub(crate) key: &'a ObjectKey,
+    /// Time of creation.
+    pub(crate) created: &'a str,
+    pub(crate) rules: Vec<MatchedRule<'a>>,
+}
+
+impl<'a> RuledRoute<'a> {
+    /// The route at a listener, as backends see it.
+    fn user(&'a self, listener: &'a ListenerPort) -> BackendUser<'a> {
+        BackendUser { kind: self.kind, namespace: &self.key.namespace, client: listener.client.as_ref() }
+    }
+}
+
+/// A rule, and what it matches. Its own `matches` do not count.
+pub(crate) struct MatchedRule<'a> {
+    pub(crate) rule: Cow<'a, HttpRule>,
+    /// Conditions, or why one of them cannot be followed.
+    pub(crate) matches: Vec<Result<RuleMatch<'a>, String>>,
+}
+
+/// Conditions that a request must meet all.
+pub(crate) struct RuleMatch<'a> {
+    pub(crate) path: MatchedPath,
+    pub(crate) headers: &'a [NamedMatch],
+    pub(crate) query_params: &'a [NamedMatch],
+    pub(crate) method: Option<&'a str>,
+}
+
+/// A condition of the path.
+pub(crate) enum MatchedPath {
+    Exact(String),
+    Prefix(String),
+    Expression(String),
+    /// An expression for a method of any service, behind all that name a service.
+    OfAnyService(String),
 }
 
 /// The faults of a route that its status reports.
@@ -55,18 +101,48 @@ pub(crate) struct RouteFaults {
     pub(crate) has_valid_rule: bool,
 }
 
+/// Returns the rules of an HTTPRoute.
+pub(crate) fn http_rules<'a>(key: &'a ObjectKey, route: &'a HttpRoute) -> RuledRoute<'a> {
+    let rule = |rule: &'a HttpRule| {
+        let mut matches: Vec<_> = rule.matches.iter().map(http_match).collect();
+        if matches.is_empty() {
+            let path = MatchedPath::Prefix("/".to_owned());
+            matches.push(Ok(RuleMatch { path, headers: &[], query_params: &[], method: None }));
+        }
+        MatchedRule { rule: Cow::Borrowed(rule), matches }
+    };
+    RuledRoute {
+        kind: "HTTPRoute",
+        key,
+        created: &route.metadata.creation_timestamp,
+        rules: route.spec.rules.iter().map(rule).collect(),
+    }
+}
+
+fn http_match(one: &HttpMatch) -> Result<RuleMatch<'_>, String> {
+    let path = one.path.clone().unwrap_or_default();
+    let value = path.value.unwrap_or_else(|| "/".to_owned());
+    let path = match path.r#type.as_deref().unwrap_or("PathPrefix") {
+        "Exact" => MatchedPath::Exact(value),
+        "RegularExpression" => MatchedPath::Expression(value),
+        "PathPrefix" => MatchedPath::Prefix(value),
+        other => return Err(format!("a match of the path by {other} is not supported")),
+    };
+    let (headers, query_params) = (&one.headers, &one.query_params);
+    Ok(RuleMatch { path, headers, query_params, method: one.method.as_deref() })
+}
+
 /// Translates all rules of a route for a listener.
 pub(crate) fn route_entries(
-    key: &ObjectKey,
-    route: &HttpRoute,
-    listener: ListenerPort,
+    route: &RuledRoute<'_>,
+    listener: &ListenerPort,
     source: &BackendSource<'_>,
     groups: &mut BackendGroups,
     faults: &mut RouteFaults,
 ) -> Vec<RouteEntry> {
     let mut entries = Vec::new();
-    for (index, rule) in route.spec.rules.iter().enumerate() {
-        let mut translator = RuleTranslator { key, rule, listener, source, groups, faults };
+    for (index, rule) in route.rules.iter().enumerate() {
+        let mut translator = RuleTranslator { route, rule: &rule.rule, listener, source, groups, faults };
         let (handling, is_valid) = match translator.handling() {
             Ok(handling) => (handling, true),
             Err(fault) => {
@@ -74,10 +150,9 @@ pub(crate) fn route_entries(
                 (Handling::failing(), false)
             }
         };
-        let every = [HttpMatch::default()];
-        let matches = if rule.matches.is_empty() { &every } else { rule.matches.as_slice() };
-        for (at, one) in matches.iter().enumerate() {
-            match match_entries(key, route, (index, at), one, &handling) {
+        for (at, one) in rule.matches.iter().enumerate() {
+            let one = one.as_ref().map_err(String::clone);
+            match one.and_then(|one| match_entries(route, (index, at), one, &handling)) {
                 Ok(found) => {
                     faults.has_valid_rule |= is_valid;
                     entries.extend(found);
@@ -117,9 +192,9 @@ pub(crate) fn failing_table() -> Map<String, Value> {
 }
 
 struct RuleTranslator<'a, 's> {
-    key: &'a ObjectKey,
+    route: &'a RuledRoute<'a>,
     rule: &'a HttpRule,
-    listener: ListenerPort,
+    listener: &'a ListenerPort,
     source: &'a BackendSource<'s>,
     groups: &'a mut BackendGroups,
     faults: &'a mut RouteFaults,
@@ -228,11 +303,16 @@ impl RuleTranslator<'_, '_> {
         Ok(())
     }
 
+    /// The status for a backend that is not resolved. To calls it means that the service is unavailable.
+    fn unresolved_status(&self) -> u16 {
+        if self.route.kind == "GRPCRoute" { 503 } else { 500 }
+    }
+
     /// Resolves a backend that needs no answer, and notes its fault.
     fn group(&mut self, reference: &BackendReference) -> Option<String> {
-        match self.source.resolve("HTTPRoute", &self.key.namespace, reference, self.groups) {
+        match self.source.resolve(self.route.user(self.listener), reference, self.groups) {
             Ok(Backend::Group(name)) => Some(name),
-            Ok(Backend::Empty) => None,
+            Ok(Backend::Empty | Backend::Refused) => None,
             Err(fault) => {
                 self.faults.unresolved.get_or_insert(fault);
                 None
@@ -247,7 +327,8 @@ impl RuleTranslator<'_, '_> {
     ) -> Result<(), String> {
         let mut branches = Vec::new();
         for reference in &self.rule.backend_refs {
-            let resolved = self.source.resolve("HTTPRoute", &self.key.namespace, reference, self.groups);
+            let user = self.route.user(self.listener);
+            let resolved = self.source.resolve(user, reference, self.groups);
             let weight = reference.weight.unwrap_or(1).min(1_000_000);
             let action = match resolved {
                 Ok(Backend::Group(name)) => {
@@ -257,9 +338,10 @@ impl RuleTranslator<'_, '_> {
                     ("proxy", Value::Object(own))
                 }
                 Ok(Backend::Empty) => ("respond", json!({ "status": 503 })),
+                Ok(Backend::Refused) => ("respond", json!({ "status": self.unresolved_status() })),
                 Err(fault) => {
                     self.faults.unresolved.get_or_insert(fault);
-                    ("respond", json!({ "status": 500 }))
+                    ("respond", json!({ "status": self.unresolved_status() }))
                 }
             };
             if weight > 0 {
@@ -267,7 +349,7 @@ impl RuleTranslator<'_, '_> {
             }
         }
         match branches.len() {
-            0 => _ = table.insert("respond".to_owned(), json!({ "status": 500 })),
+            0 => _ = table.insert("respond".to_owned(), json!({ "status": self.unresolved_status() })),
             1 => {
                 let (_, (name, value)) = branches.remove(0);
                 table.insert(name.to_owned(), value);
@@ -397,7 +479,7 @@ fn cors_table(cors: &CorsFilter) -> Value {
 }
 
 /// Returns the start of a redirect's target, up to its path, and the status.
-fn redirect_prefix(redirect: &RequestRedirect, listener: ListenerPort) -> Result<(String, u16), String> {
+fn redirect_prefix(redirect: &RequestRedirect, listener: &ListenerPort) -> Result<(String, u16), String> {
     let scheme = match redirect.scheme.as_deref() {
         None => {
             if listener.is_tls {
@@ -422,36 +504,32 @@ fn redirect_prefix(redirect: &RequestRedirect, listener: ListenerPort) -> Result
 
 /// Translates one match of a rule.
 fn match_entries(
-    key: &ObjectKey,
-    route: &HttpRoute,
+    route: &RuledRoute<'_>,
     (rule, matched): (usize, usize),
-    one: &HttpMatch,
+    one: &RuleMatch<'_>,
     handling: &Handling,
 ) -> Result<Vec<RouteEntry>, String> {
     let mut conditions = Map::new();
-    if let Some(method) = &one.method {
+    if let Some(method) = one.method {
         conditions.insert("method".to_owned(), json!(method));
         // `GET` of a condition includes HEAD; here they are two methods.
         if method == "GET" {
             conditions.insert("not".to_owned(), json!({ "method": "HEAD" }));
         }
     }
-    for (name, matches) in [("header", &one.headers), ("query", &one.query_params)] {
+    for (name, matches) in [("header", one.headers), ("query", one.query_params)] {
         if !matches.is_empty() {
             conditions.insert(name.to_owned(), Value::Object(value_conditions(name, matches)?));
         }
     }
-    let path = one.path.clone().unwrap_or_default();
-    let value = path.value.as_deref().unwrap_or("/");
-    let kind = path.r#type.as_deref().unwrap_or("PathPrefix");
     let rank = |path_kind: u8, path_bytes: usize, part: u8| Rank {
         path_kind,
         path_bytes: Reverse(path_bytes),
         has_method: Reverse(one.method.is_some()),
         headers: Reverse(one.headers.len()),
         queries: Reverse(one.query_params.len()),
-        created: route.metadata.creation_timestamp.clone(),
-        key: key.clone(),
+        created: route.created.to_owned(),
+        key: route.key.clone(),
         rule,
         matched,
         part,
@@ -463,19 +541,24 @@ fn match_entries(
         }
         RouteEntry { rank, conditions, action }
     };
-    let not_a_path = || format!("{value:?} is not a path");
-    match kind {
-        "Exact" => {
-            let literal = LiteralPath::new(value).ok_or_else(not_a_path)?;
+    let literal = |value: &str| LiteralPath::new(value).ok_or_else(|| format!("{value:?} is not a path"));
+    match &one.path {
+        MatchedPath::Exact(value) => {
+            let literal = literal(value)?;
             let action = with_full_path(handling)?;
             Ok(vec![entry(rank(0, literal.len(), 0), &[literal.exact()], action)])
         }
-        "RegularExpression" => {
+        MatchedPath::OfAnyService(expression) => {
+            let action = with_full_path(handling)?;
+            // Before rules without a method, behind those with a service, whose names have two bytes at least.
+            Ok(vec![entry(rank(2, 1, 0), &[escape::whole_expression(expression)], action)])
+        }
+        MatchedPath::Expression(value) => {
             let action = with_full_path(handling)?;
             Ok(vec![entry(rank(1, value.len(), 0), &[escape::whole_expression(value)], action)])
         }
-        "PathPrefix" => {
-            let literal = LiteralPath::new(value).ok_or_else(not_a_path)?.without_slash();
+        MatchedPath::Prefix(value) => {
+            let literal = literal(value)?.without_slash();
             let (below, rest) = literal.below();
             let bytes = literal.len();
             let replaced = match &handling.path {
@@ -501,7 +584,6 @@ fn match_entries(
             entries.push(entry(rank(2, bytes, 1), &[below], action));
             Ok(entries)
         }
-        other => Err(format!("a match of the path by {other} is not supported")),
     }
 }
 

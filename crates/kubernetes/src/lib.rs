@@ -12,9 +12,14 @@
 //! | `grants` | which namespaces may name which objects |
 //! | `zones` | endpoints near this replica |
 //! | `options` | settings of the translation, and conditions |
-//! | `listeners` | Gateways: addresses, conflicts, certificates |
+//! | `authorities` | certificates of authorities in ConfigMaps |
+//! | `listeners` | Gateways and ListenerSets: addresses, conflicts, certificates |
+//! | `backend_tls` | BackendTLSPolicies: TLS towards Services |
 //! | `backends` | Services and their endpoints as groups of upstream servers |
 //! | `http_route` | the rules of HTTPRoutes as routes |
+//! | `grpc_route` | the rules of GRPCRoutes |
+//! | `stream_route` | TLSRoutes, TCPRoutes and UDPRoutes as streams |
+//! | `attach` | the listeners of a route, and its status |
 //! | `ingress` | Ingresses, with the annotations of ingress-nginx |
 //! | `config_reader` | the tree of a configuration, of which only what has changed is read |
 //! | `changes` | what a new configuration changes |
@@ -34,9 +39,14 @@ mod escape;
 mod grants;
 pub mod zones;
 pub mod options;
+mod authorities;
 mod listeners;
+mod backend_tls;
 mod backends;
 mod http_route;
+mod grpc_route;
+mod stream_route;
+mod attach;
 pub mod ingress;
 pub mod config_reader;
 pub mod changes;

@@ -1,16 +1,30 @@
-//! Gateways: which addresses they have, which of their listeners conflict, and their certificates.
+//! Gateways and ListenerSets: which addresses they have, which of their listeners conflict, and their certificates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 use shapes::host::HostPattern;
 
-use crate::grants::{CrossReference, is_reference_allowed};
-use crate::objects::{GATEWAY_GROUP, Gateway, GatewayListener, ObjectKey, Objects, TLS_SECRET};
-use crate::options::{StatusCondition, TranslateOptions};
+use crate::authorities::{AuthorityFault, content_id, resolve_authorities};
+use crate::grants::{CrossReference, is_reference_allowed, takes_namespace};
+use crate::objects::{
+    FrontendValidation, GATEWAY_GROUP, Gateway, GatewayListener, ListenerSet, ObjectKey, ObjectReference,
+    Objects, RouteNamespaces, TLS_SECRET,
+};
+use crate::options::{MEMORY_FOLDER, StatusCondition, TranslateOptions};
+
+/// Reason and message of a condition.
+pub(crate) type ConditionFault = (&'static str, String);
+
+/// All Gateways of this controller, the oldest first, with the ListenerSets that name them.
+pub(crate) struct JudgedGateways {
+    pub(crate) gateways: Vec<JudgedGateway>,
+    pub(crate) sets: Vec<JudgedListenerSet>,
+}
 
 /// A Gateway of this controller.
 pub(crate) struct JudgedGateway {
@@ -19,41 +33,172 @@ pub(crate) struct JudgedGateway {
     /// The address of its own; `None` if it shares all addresses, or has none.
     pub(crate) address: Option<IpAddr>,
     /// Whether it has an address.
-    pub(crate) is_addressed: bool,
+    is_addressed: bool,
+    /// Why it is not accepted, whatever its listeners are.
+    refused: Option<ConditionFault>,
+    /// The certificate that servers are shown, or why there is none.
+    client_certificate: Option<Result<ClientCertificate, ConditionFault>>,
+    /// Listeners of its own, then those of its ListenerSets.
     pub(crate) listeners: Vec<JudgedListener>,
+    /// Number of its own listeners.
+    own_listeners: usize,
+    /// ListenerSets with a listener that is served.
+    attached_sets: usize,
+}
+
+/// A ListenerSet that names a Gateway of this controller.
+pub(crate) struct JudgedListenerSet {
+    pub(crate) key: ObjectKey,
+    set: Arc<ListenerSet>,
+    pub(crate) gateway: usize,
+    /// Its listeners among those of the Gateway; none if it is not allowed.
+    pub(crate) listeners: Range<usize>,
+    is_allowed: bool,
+}
+
+/// The certificate that a Gateway shows to servers.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClientCertificate {
+    pub(crate) secret: ObjectKey,
+    /// Files in memory.
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+/// What a listener speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ListenerProtocol {
+    Http,
+    Https,
+    /// TLS for TLSRoutes, decrypted here or not.
+    Tls {
+        is_terminated: bool,
+    },
+    Tcp,
+    Udp,
+    /// Any that is not supported.
+    Other,
+}
+
+/// Protocols that one port may have at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum PortFamily {
+    Http,
+    Tls,
+    Tcp,
+    Udp,
+    Other,
+}
+
+impl ListenerProtocol {
+    fn of(listener: &GatewayListener) -> ListenerProtocol {
+        let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref());
+        match listener.protocol.as_str() {
+            "HTTP" => ListenerProtocol::Http,
+            "HTTPS" => ListenerProtocol::Https,
+            "TLS" => ListenerProtocol::Tls { is_terminated: mode != Some("Passthrough") },
+            "TCP" => ListenerProtocol::Tcp,
+            "UDP" => ListenerProtocol::Udp,
+            _ => ListenerProtocol::Other,
+        }
+    }
+
+    fn kinds(self) -> &'static [&'static str] {
+        match self {
+            ListenerProtocol::Http | ListenerProtocol::Https => &["HTTPRoute", "GRPCRoute"],
+            ListenerProtocol::Tls { .. } => &["TLSRoute"],
+            ListenerProtocol::Tcp => &["TCPRoute"],
+            ListenerProtocol::Udp => &["UDPRoute"],
+            ListenerProtocol::Other => &[],
+        }
+    }
+
+    fn port_family(self) -> PortFamily {
+        match self {
+            ListenerProtocol::Http => PortFamily::Http,
+            ListenerProtocol::Https | ListenerProtocol::Tls { .. } => PortFamily::Tls,
+            ListenerProtocol::Tcp => PortFamily::Tcp,
+            ListenerProtocol::Udp => PortFamily::Udp,
+            ListenerProtocol::Other => PortFamily::Other,
+        }
+    }
+
+    /// Whether requests of HTTP are served.
+    pub(crate) fn is_http(self) -> bool {
+        matches!(self, ListenerProtocol::Http | ListenerProtocol::Https)
+    }
+
+    /// Whether the listener has certificates.
+    pub(crate) fn has_certificates(self) -> bool {
+        matches!(self, ListenerProtocol::Https | ListenerProtocol::Tls { is_terminated: true })
+    }
+}
+
+/// Verification of the certificates that clients show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ClientVerification {
+    /// Files in memory with the authorities.
+    pub(crate) authorities: Vec<String>,
+    /// Whether clients are served without a certificate, or with any.
+    pub(crate) is_optional: bool,
 }
 
 /// A listener, with its verdict.
 pub(crate) struct JudgedListener {
     pub(crate) name: String,
     pub(crate) port: u16,
-    pub(crate) is_tls: bool,
+    pub(crate) protocol: ListenerProtocol,
     /// In lower case; empty for every host.
     pub(crate) hostname: String,
     /// Address for `listen`.
     pub(crate) address: String,
     /// Secrets with its certificates.
     pub(crate) certificates: Vec<ObjectKey>,
+    pub(crate) client: Option<ClientVerification>,
     pub(crate) kinds: Vec<&'static str>,
+    /// Namespace of the Gateway or ListenerSet.
+    namespace: String,
+    /// Namespaces whose routes it takes.
+    route_namespaces: Option<RouteNamespaces>,
     /// Why it takes no connections: reason and message of `Accepted`.
-    pub(crate) refused: Option<(&'static str, String)>,
+    pub(crate) refused: Option<ConditionFault>,
     /// Reason and message of `Conflicted`.
-    pub(crate) conflict: Option<(&'static str, String)>,
+    conflict: Option<ConditionFault>,
     /// Reason and message of `ResolvedRefs`, if a reference is not resolved.
-    pub(crate) unresolved: Option<(&'static str, String)>,
+    unresolved: Option<ConditionFault>,
+    /// Whether the Gateway is accepted and has an address.
+    is_usable: bool,
     pub(crate) attached_routes: u32,
 }
 
 impl JudgedListener {
     /// Whether it is part of the configuration.
     pub(crate) fn is_served(&self) -> bool {
-        self.refused.is_none() && self.conflict.is_none() && (!self.is_tls || !self.certificates.is_empty())
+        self.is_usable && self.is_valid()
+    }
+
+    /// The address to bind, with `udp:` before those of datagrams.
+    pub(crate) fn bind_address(&self) -> String {
+        let start = if self.protocol == ListenerProtocol::Udp { "udp:" } else { "" };
+        format!("{start}{}", self.address)
+    }
+
+    /// Whether it takes routes of a kind and namespace.
+    pub(crate) fn takes(&self, objects: &Objects, kind: &str, namespace: &str) -> bool {
+        self.kinds.contains(&kind)
+            && takes_namespace(objects, self.route_namespaces.as_ref(), &self.namespace, namespace)
+    }
+
+    /// Whether it is served if its Gateway is.
+    fn is_valid(&self) -> bool {
+        self.refused.is_none()
+            && self.conflict.is_none()
+            && (!self.protocol.has_certificates() || !self.certificates.is_empty())
     }
 
     /// Returns the listener's entry of the status.
-    pub(crate) fn status(&self, generation: i64) -> Value {
-        let fault = self.refused.as_ref();
-        let accepted = match fault {
+    fn status(&self, generation: i64) -> Value {
+        let accepted = match self.refused.as_ref().or(self.conflict.as_ref()) {
             Some((reason, message)) => StatusCondition::new("Accepted", false, reason, message),
             None => StatusCondition::new("Accepted", true, "Accepted", "the listener is accepted"),
         };
@@ -65,15 +210,21 @@ impl JudgedListener {
             Some((reason, message)) => StatusCondition::new("ResolvedRefs", false, reason, message),
             None => StatusCondition::new("ResolvedRefs", true, "ResolvedRefs", "all references are resolved"),
         };
-        let programmed = if self.is_served() {
-            StatusCondition::new("Programmed", true, "Programmed", "the listener is served")
-        } else {
-            StatusCondition::new(
+        let programmed = match (&self.conflict, self.is_served()) {
+            (_, true) => StatusCondition::new("Programmed", true, "Programmed", "the listener is served"),
+            (Some((reason, message)), _) => StatusCondition::new("Programmed", false, reason, message),
+            (None, false) if self.is_valid() => StatusCondition::new(
+                "Programmed",
+                false,
+                "Pending",
+                "the Gateway is not served: see its conditions",
+            ),
+            (None, false) => StatusCondition::new(
                 "Programmed",
                 false,
                 "Invalid",
                 "the listener is not served: see the other conditions",
-            )
+            ),
         };
         let kinds: Vec<Value> =
             self.kinds.iter().map(|kind| json!({ "group": GATEWAY_GROUP, "kind": kind })).collect();
@@ -88,20 +239,97 @@ impl JudgedListener {
     }
 }
 
+impl JudgedGateways {
+    /// Returns the Gateway of a parent reference, and the listeners that it means: those of the Gateway, or of a ListenerSet.
+    pub(crate) fn parent(&self, kind: &str, key: &ObjectKey) -> Option<(usize, Range<usize>)> {
+        match kind {
+            "Gateway" => {
+                let at = self.gateways.iter().position(|gateway| gateway.key == *key)?;
+                Some((at, 0..self.gateways[at].own_listeners))
+            }
+            "ListenerSet" => {
+                let set = self.sets.iter().find(|set| set.key == *key)?;
+                Some((set.gateway, set.listeners.clone()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Counts the ListenerSets of each Gateway, once their listeners have their verdicts.
+    pub(crate) fn count_sets(&mut self) {
+        for set in &self.sets {
+            let gateway = &mut self.gateways[set.gateway];
+            let is_attached = gateway.listeners[set.listeners.clone()].iter().any(JudgedListener::is_valid);
+            gateway.attached_sets += usize::from(is_attached);
+        }
+    }
+}
+
+impl JudgedListenerSet {
+    /// Returns the ListenerSet's status.
+    pub(crate) fn status(&self, gateways: &[JudgedGateway]) -> Value {
+        let generation = self.set.metadata.generation;
+        let listeners = &gateways[self.gateway].listeners[self.listeners.clone()];
+        let valid = listeners.iter().filter(|listener| listener.is_valid()).count();
+        let is_served = listeners.iter().any(JudgedListener::is_served);
+        let condition = |kind: &'static str, is_true: bool, reason: &str, message: &str| {
+            StatusCondition::new(kind, is_true, reason, message).json(generation)
+        };
+        let conditions = match (self.is_allowed, valid) {
+            (false, _) => {
+                let text = "the Gateway allows no ListenerSet of this namespace (`allowedListeners`)";
+                [
+                    condition("Accepted", false, "NotAllowed", text),
+                    condition("Programmed", false, "NotAllowed", text),
+                ]
+            }
+            (true, 0) => {
+                let text = "no listener is valid: see their conditions";
+                [
+                    condition("Accepted", false, "ListenersNotValid", text),
+                    condition("Programmed", false, "ListenersNotValid", text),
+                ]
+            }
+            (true, valid) => {
+                let (reason, text) = if valid < listeners.len() {
+                    ("ListenersNotValid", "some listeners are not valid: see their conditions")
+                } else {
+                    ("Accepted", "the ListenerSet is accepted")
+                };
+                let programmed = if is_served {
+                    condition("Programmed", true, "Programmed", "the ListenerSet is served")
+                } else {
+                    condition("Programmed", false, "Pending", "the Gateway is not served: see its conditions")
+                };
+                [condition("Accepted", true, reason, text), programmed]
+            }
+        };
+        let listeners: Vec<Value> = listeners.iter().map(|listener| listener.status(generation)).collect();
+        json!({ "conditions": conditions, "listeners": listeners })
+    }
+}
+
 impl JudgedGateway {
+    /// The certificate that servers are shown.
+    pub(crate) fn client_certificate(&self) -> Option<&ClientCertificate> {
+        self.client_certificate.as_ref()?.as_ref().ok()
+    }
+
     /// Returns the Gateway's status.
     pub(crate) fn status(&self, options: &TranslateOptions) -> Value {
         let generation = self.gateway.metadata.generation;
-        let served = self.listeners.iter().filter(|listener| listener.is_served()).count();
-        let all = self.listeners.len();
-        let accepted = match served {
-            0 => StatusCondition::new(
+        let own = &self.listeners[..self.own_listeners];
+        let valid = own.iter().filter(|listener| listener.is_valid()).count();
+        let all = own.len();
+        let accepted = match (&self.refused, valid) {
+            (Some((reason, message)), _) => StatusCondition::new("Accepted", false, reason, message),
+            (None, 0) if all > 0 => StatusCondition::new(
                 "Accepted",
                 false,
                 "ListenersNotValid",
                 "no listener is valid: see their conditions",
             ),
-            _ if served < all => StatusCondition::new(
+            (None, valid) if valid < all => StatusCondition::new(
                 "Accepted",
                 true,
                 "ListenersNotValid",
@@ -109,16 +337,34 @@ impl JudgedGateway {
             ),
             _ => StatusCondition::new("Accepted", true, "Accepted", "the Gateway is accepted"),
         };
-        let programmed = match (self.is_addressed, served) {
-            (false, _) => StatusCondition::new(
+        let is_served = self.listeners.iter().any(JudgedListener::is_served);
+        let programmed = match (self.is_addressed, is_served) {
+            (false, _) if self.refused.is_none() => StatusCondition::new(
                 "Programmed",
                 false,
                 "AddressNotUsable",
                 "no address is left: give `--addresses` more of them, or the Gateway another one",
             ),
-            (true, 0) => StatusCondition::new("Programmed", false, "Invalid", "no listener is served"),
-            (true, _) => StatusCondition::new("Programmed", true, "Programmed", "the Gateway is served"),
+            (_, false) => StatusCondition::new("Programmed", false, "Invalid", "no listener is served"),
+            (_, true) => StatusCondition::new("Programmed", true, "Programmed", "the Gateway is served"),
         };
+        let mut conditions = vec![accepted.json(generation), programmed.json(generation)];
+        match &self.client_certificate {
+            None => {}
+            Some(Ok(_)) => conditions.push(
+                StatusCondition::new("ResolvedRefs", true, "ResolvedRefs", "all references are resolved")
+                    .json(generation),
+            ),
+            Some(Err((reason, message))) => {
+                conditions.push(StatusCondition::new("ResolvedRefs", false, reason, message).json(generation))
+            }
+        }
+        if frontend_validations(&self.gateway).any(is_insecure) {
+            let text = "clients are served without a valid certificate (`AllowInsecureFallback`)";
+            let condition =
+                StatusCondition::new("InsecureFrontendValidationMode", true, "ConfigurationChanged", text);
+            conditions.push(condition.json(generation));
+        }
         let addresses: Vec<Value> = match self.address {
             Some(address) => vec![json!({ "type": "IPAddress", "value": address.to_string() })],
             None if self.is_addressed => {
@@ -126,13 +372,13 @@ impl JudgedGateway {
             }
             None => Vec::new(),
         };
-        let listeners: Vec<Value> =
-            self.listeners.iter().map(|listener| listener.status(generation)).collect();
-        json!({
-            "addresses": addresses,
-            "conditions": [accepted.json(generation), programmed.json(generation)],
-            "listeners": listeners,
-        })
+        let listeners: Vec<Value> = own.iter().map(|listener| listener.status(generation)).collect();
+        let mut status = json!({ "addresses": addresses, "conditions": conditions, "listeners": listeners });
+        // Clusters with an older Gateway API do not know the field.
+        if self.attached_sets > 0 || self.gateway.status.get("attachedListenerSets").is_some() {
+            status["attachedListenerSets"] = json!(self.attached_sets);
+        }
+        status
     }
 }
 
@@ -141,13 +387,13 @@ fn address_json(text: &str) -> Value {
     json!({ "type": kind, "value": text })
 }
 
-/// Judges all Gateways of the accepted classes, the oldest first. `files` gets the certificates.
+/// Judges all Gateways of the accepted classes and their ListenerSets, the oldest first. `files` gets the certificates.
 pub(crate) fn judge_gateways(
     objects: &Objects,
     classes: &BTreeSet<&str>,
     options: &TranslateOptions,
     files: &mut BTreeMap<String, Vec<u8>>,
-) -> Vec<JudgedGateway> {
+) -> JudgedGateways {
     let mut ours: Vec<(&ObjectKey, &Arc<Gateway>)> = objects
         .gateways
         .iter()
@@ -155,57 +401,144 @@ pub(crate) fn judge_gateways(
         .collect();
     ours.sort_by_key(|(key, gateway)| (gateway.metadata.creation_timestamp.clone(), (*key).clone()));
     let addresses = assign_addresses(&ours, options);
-    // Ports that a protocol has taken, and hosts that a listener has taken there.
-    let mut protocols: BTreeMap<(Option<IpAddr>, u16), bool> = BTreeMap::new();
-    let mut hosts: BTreeSet<(Option<IpAddr>, u16, String)> = BTreeSet::new();
-    let mut states = Vec::new();
+    let mut judged = JudgedGateways { gateways: Vec::new(), sets: Vec::new() };
+    let mut taken = TakenPlaces::default();
     for (key, gateway) in ours {
         let (is_addressed, address) = match options.pool.is_empty() {
-            true => (gateway.spec.addresses.iter().all(|asked| is_unspecific(asked.value.as_deref())), None),
+            true => (shares_address(gateway, options), None),
             false => {
                 let found = addresses.get(key).copied();
                 (found.is_some(), found)
             }
         };
-        let mut state = JudgedGateway {
+        let refused = refused_gateway(gateway);
+        let is_usable = is_addressed && refused.is_none();
+        let owner = ListenerOwner { kind: "Gateway", key, gateway, address, is_usable };
+        let mut listeners = Vec::new();
+        for listener in &gateway.spec.listeners {
+            let mut listener = judge_listener(objects, &owner, listener, options, files);
+            taken.take(address, &mut listener);
+            listeners.push(listener);
+        }
+        judged.gateways.push(JudgedGateway {
             key: key.clone(),
             gateway: gateway.clone(),
             address,
             is_addressed,
-            listeners: Vec::new(),
-        };
-        for listener in &gateway.spec.listeners {
-            let mut judged = judge_listener(objects, key, listener, address, options, files);
-            if !is_addressed && judged.refused.is_none() {
-                judged.refused = Some(("Pending", "the Gateway has no address".to_owned()));
-            }
-            if judged.refused.is_none() {
-                let taken = *protocols.entry((address, judged.port)).or_insert(judged.is_tls);
-                let place = (address, judged.port, judged.hostname.clone());
-                if taken != judged.is_tls {
-                    let text = format!(
-                        "another listener has port {} for another protocol: choose another port",
-                        judged.port
-                    );
-                    judged.conflict = Some(("ProtocolConflict", text));
-                } else if !hosts.insert(place) {
-                    let host = if judged.hostname.is_empty() { "every host" } else { &judged.hostname };
-                    let text = format!(
-                        "another listener has port {} for {host}: choose another port or hostname",
-                        judged.port
-                    );
-                    judged.conflict = Some(("HostnameConflict", text));
-                }
-            }
-            state.listeners.push(judged);
-        }
-        states.push(state);
+            refused,
+            client_certificate: client_certificate(objects, key, gateway, files),
+            own_listeners: listeners.len(),
+            listeners,
+            attached_sets: 0,
+        });
     }
-    states
+    // After all Gateways: a ListenerSet takes no place that one of them has.
+    let positions: BTreeMap<ObjectKey, usize> =
+        judged.gateways.iter().enumerate().map(|(at, gateway)| (gateway.key.clone(), at)).collect();
+    let mut sets: Vec<(&ObjectKey, &Arc<ListenerSet>, usize)> = objects
+        .listener_sets
+        .iter()
+        .filter_map(|(key, set)| Some((key, set, *positions.get(&parent_of_set(key, set)?)?)))
+        .collect();
+    sets.sort_by_key(|(key, set, _)| (set.metadata.creation_timestamp.clone(), (*key).clone()));
+    for (key, set, at) in sets {
+        let gateway = &mut judged.gateways[at];
+        let allowed = gateway.gateway.spec.allowed_listeners.as_ref();
+        let namespaces = allowed.and_then(|allowed| allowed.namespaces.as_ref());
+        // Without `allowedListeners`, none is allowed.
+        let is_allowed = namespaces.and_then(|rule| rule.from.as_deref()).is_some()
+            && takes_namespace(objects, namespaces, &gateway.key.namespace, &key.namespace);
+        let first = gateway.listeners.len();
+        if is_allowed {
+            let parent = gateway.gateway.clone();
+            let (address, is_usable) = (gateway.address, gateway.is_addressed && gateway.refused.is_none());
+            let owner = ListenerOwner { kind: "ListenerSet", key, gateway: &parent, address, is_usable };
+            for listener in &set.spec.listeners {
+                let mut listener = judge_listener(objects, &owner, listener, options, files);
+                taken.take(address, &mut listener);
+                gateway.listeners.push(listener);
+            }
+        }
+        let listeners = first..gateway.listeners.len();
+        judged.sets.push(JudgedListenerSet {
+            key: key.clone(),
+            set: set.clone(),
+            gateway: at,
+            listeners,
+            is_allowed,
+        });
+    }
+    judged
+}
+
+/// Returns the Gateway that a ListenerSet names.
+fn parent_of_set(key: &ObjectKey, set: &ListenerSet) -> Option<ObjectKey> {
+    let parent = &set.spec.parent_ref;
+    let is_gateway = parent.kind.as_deref().is_none_or(|kind| kind == "Gateway")
+        && parent.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP);
+    let namespace = parent.namespace.as_deref().unwrap_or(&key.namespace);
+    is_gateway.then(|| ObjectKey::new(namespace, &parent.name))
+}
+
+/// Ports that a protocol has taken, and hosts that a listener has taken there.
+#[derive(Default)]
+struct TakenPlaces {
+    protocols: BTreeMap<(Option<IpAddr>, u16, bool), PortFamily>,
+    hosts: BTreeSet<(Option<IpAddr>, u16, PortFamily, String)>,
+}
+
+impl TakenPlaces {
+    /// Takes the place of a listener, or notes its conflict.
+    fn take(&mut self, address: Option<IpAddr>, listener: &mut JudgedListener) {
+        if listener.refused.is_some() || !listener.is_usable {
+            return;
+        }
+        let port = listener.port;
+        let wanted = listener.protocol.port_family();
+        // Datagrams have ports of their own.
+        let taken = *self.protocols.entry((address, port, wanted == PortFamily::Udp)).or_insert(wanted);
+        if taken != wanted {
+            let text = format!("another listener has port {port} for another protocol: choose another port");
+            listener.conflict = Some(("ProtocolConflict", text));
+        } else if !self.hosts.insert((address, port, wanted, listener.hostname.clone())) {
+            let host = if listener.hostname.is_empty() { "every host" } else { &listener.hostname };
+            let text =
+                format!("another listener has port {port} for {host}: choose another port or hostname");
+            let reason = match wanted {
+                PortFamily::Http | PortFamily::Tls => "HostnameConflict",
+                _ => "ProtocolConflict",
+            };
+            listener.conflict = Some((reason, text));
+        }
+    }
 }
 
 fn is_unspecific(value: Option<&str>) -> bool {
     value.is_none_or(|text| matches!(text, "" | "0.0.0.0" | "::"))
+}
+
+/// Whether a Gateway can have the addresses that all share.
+fn shares_address(gateway: &Gateway, options: &TranslateOptions) -> bool {
+    gateway.spec.addresses.iter().all(|asked| {
+        let value = asked.value.as_deref();
+        is_unspecific(value) || options.status_addresses.iter().any(|one| Some(one.as_str()) == value)
+    })
+}
+
+/// Returns why a Gateway is not accepted.
+fn refused_gateway(gateway: &Gateway) -> Option<ConditionFault> {
+    let kind = |address: &crate::objects::GatewayAddress| address.r#type.clone().unwrap_or_default();
+    let is_known = |kind: &String| matches!(kind.as_str(), "" | "IPAddress" | "Hostname");
+    if let Some(kind) = gateway.spec.addresses.iter().map(kind).find(|kind| !is_known(kind)) {
+        let text = format!("addresses of the type {kind} are not supported: IPAddress is");
+        return Some(("UnsupportedAddress", text));
+    }
+    let parameters = gateway.spec.infrastructure.as_ref()?.parameters_ref.as_ref()?;
+    let text = format!(
+        "`infrastructure.parametersRef` names a {}, and no kind of parameters is supported: remove it",
+        parameters.kind.as_deref().unwrap_or_default()
+    );
+    Some(("InvalidParameters", text))
 }
 
 /// Gives each Gateway an address of the pool: the one that it asks for, the one that it has by its status, or the next.
@@ -215,9 +548,12 @@ fn assign_addresses(
 ) -> BTreeMap<ObjectKey, IpAddr> {
     let mut left: BTreeSet<IpAddr> = options.pool.iter().copied().collect();
     let mut assigned = BTreeMap::new();
+    // A Gateway that asks for several has none, because each has one.
     let asked = |gateway: &Gateway| {
-        let value = gateway.spec.addresses.iter().find_map(|address| address.value.clone());
-        value.filter(|text| !is_unspecific(Some(text)))
+        let mut values = gateway.spec.addresses.iter().filter_map(|address| address.value.clone());
+        let first = values.find(|text| !is_unspecific(Some(text)))?;
+        let is_only = values.all(|other| is_unspecific(Some(&other)) || other == first);
+        Some(if is_only { first } else { String::new() })
     };
     let known = |gateway: &Gateway| {
         let address = gateway.status.pointer("/addresses/0/value").and_then(Value::as_str)?;
@@ -243,71 +579,95 @@ fn assign_addresses(
     assigned
 }
 
+/// The Gateway or ListenerSet of a listener.
+struct ListenerOwner<'a> {
+    kind: &'static str,
+    key: &'a ObjectKey,
+    gateway: &'a Gateway,
+    address: Option<IpAddr>,
+    /// Whether the Gateway is accepted and has an address.
+    is_usable: bool,
+}
+
 fn judge_listener(
     objects: &Objects,
-    gateway: &ObjectKey,
+    owner: &ListenerOwner<'_>,
     listener: &GatewayListener,
-    address: Option<IpAddr>,
     options: &TranslateOptions,
     files: &mut BTreeMap<String, Vec<u8>>,
 ) -> JudgedListener {
     let hostname = listener.hostname.clone().unwrap_or_default().to_ascii_lowercase();
-    let shown = match address {
+    let shown = match owner.address {
         Some(IpAddr::V6(address)) => format!("[{address}]:{}", listener.port),
         Some(address) => format!("{address}:{}", listener.port),
         None => format!(":{}", listener.port),
     };
+    let protocol = ListenerProtocol::of(listener);
     let mut state = JudgedListener {
         name: listener.name.clone(),
         port: listener.port,
-        is_tls: listener.protocol == "HTTPS",
+        protocol,
         refused: None,
         conflict: None,
         unresolved: None,
-        kinds: vec!["HTTPRoute"],
+        kinds: protocol.kinds().to_vec(),
+        namespace: owner.key.namespace.clone(),
+        route_namespaces: listener.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.clone()),
         certificates: Vec::new(),
+        client: None,
         attached_routes: 0,
-        hostname,
-        address: shown.clone(),
+        is_usable: owner.is_usable,
+        // Connections without TLS and datagrams name no host.
+        hostname: if matches!(protocol, ListenerProtocol::Tcp | ListenerProtocol::Udp) {
+            String::new()
+        } else {
+            hostname
+        },
+        address: shown,
     };
-    if !matches!(listener.protocol.as_str(), "HTTP" | "HTTPS") {
-        state.kinds.clear();
-        let text = format!("the protocol {} is not supported: HTTP and HTTPS are", listener.protocol);
+    let bind_address = state.bind_address();
+    if protocol == ListenerProtocol::Other {
+        let text =
+            format!("the protocol {} is not supported: HTTP, HTTPS, TLS, TCP and UDP are", listener.protocol);
         state.refused = Some(("UnsupportedProtocol", text));
     } else if !state.hostname.is_empty() && HostPattern::parse(&state.hostname).is_err() {
         state.refused = Some(("Invalid", format!("{} is not a host", state.hostname)));
-    } else if let Some(reason) = options.unusable.get(&shown) {
-        let text = format!("the address {shown} cannot be used: {reason}");
+    } else if let Some(reason) = options.unusable.get(&bind_address) {
+        let text = format!("the address {} cannot be used: {reason}", state.address);
         state.refused = Some(("PortUnavailable", text));
     } else if listener.port == 0 {
         state.refused = Some(("PortUnavailable", "port 0 is not a port".to_owned()));
     }
-    if let Some(allowed) = &listener.allowed_routes
-        && !allowed.kinds.is_empty()
-    {
-        let is_known = |kind: &crate::objects::RouteKind| {
-            kind.kind == "HTTPRoute" && kind.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP)
+    if let Some(allowed) = listener.allowed_routes.as_ref().filter(|allowed| !allowed.kinds.is_empty()) {
+        let is_named = |kind: &crate::objects::RouteKind, name: &str| {
+            kind.kind == name && kind.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP)
         };
+        let is_known =
+            |kind: &&crate::objects::RouteKind| protocol.kinds().iter().any(|name| is_named(kind, name));
         if let Some(other) = allowed.kinds.iter().find(|kind| !is_known(kind)) {
             state.unresolved = Some((
                 "InvalidRouteKinds",
                 format!("routes of the kind {} are not supported here", other.kind),
             ));
         }
-        if !allowed.kinds.iter().any(is_known) {
-            state.kinds.clear();
-        }
+        state.kinds.retain(|name| allowed.kinds.iter().any(|kind| is_named(kind, name)));
     }
-    if state.is_tls {
-        resolve_certificates(objects, gateway, listener, &mut state, files);
+    if protocol == (ListenerProtocol::Tls { is_terminated: true }) {
+        let text = "TLS is not decrypted for TLSRoutes: `mode: Passthrough`".to_owned();
+        state.refused.get_or_insert(("UnsupportedValue", text));
+    } else if protocol.has_certificates() {
+        resolve_certificates(objects, owner, listener, &mut state, files);
+    }
+    if protocol == ListenerProtocol::Https {
+        resolve_client_verification(objects, owner, &mut state, files);
     }
     state
 }
 
-/// Resolves the certificates of an HTTPS listener.
+/// Resolves the certificates of a listener that decrypts TLS.
 fn resolve_certificates(
     objects: &Objects,
-    gateway: &ObjectKey,
+    owner: &ListenerOwner<'_>,
     listener: &GatewayListener,
     state: &mut JudgedListener,
     files: &mut BTreeMap<String, Vec<u8>>,
@@ -325,44 +685,105 @@ fn resolve_certificates(
         ));
     }
     for reference in &tls.certificate_refs {
-        let namespace = reference.namespace.as_deref().unwrap_or(&gateway.namespace);
-        let key = ObjectKey::new(namespace, &reference.name);
-        match resolve_certificate(
-            objects,
-            gateway,
-            reference.group.as_deref(),
-            reference.kind.as_deref(),
-            &key,
-        ) {
-            Ok((chain, private_key)) => {
-                let (chain_path, key_path) = certificate_paths(&key);
-                files.insert(chain_path, chain);
-                files.insert(key_path, private_key);
-                if !state.certificates.contains(&key) {
-                    state.certificates.push(key);
-                }
-            }
+        match resolve_certificate(objects, (owner.kind, &owner.key.namespace), reference, files) {
+            Ok(key) if !state.certificates.contains(&key) => state.certificates.push(key),
+            Ok(_) => {}
             Err(fault) => state.unresolved = Some(fault),
         }
     }
 }
 
+fn frontend_validations(gateway: &Gateway) -> impl Iterator<Item = &FrontendValidation> {
+    let frontend = gateway.spec.tls.as_ref().and_then(|tls| tls.frontend.as_ref());
+    frontend.into_iter().flat_map(|frontend| {
+        let ports = frontend.per_port.iter().filter_map(|port| port.tls.validation.as_ref());
+        frontend.default.validation.iter().chain(ports)
+    })
+}
+
+fn is_insecure(validation: &FrontendValidation) -> bool {
+    validation.mode.as_deref() == Some("AllowInsecureFallback")
+}
+
+/// Resolves the verification of the clients of an HTTPS listener: that of its port, or the Gateway's default.
+fn resolve_client_verification(
+    objects: &Objects,
+    owner: &ListenerOwner<'_>,
+    state: &mut JudgedListener,
+    files: &mut BTreeMap<String, Vec<u8>>,
+) {
+    let Some(frontend) = owner.gateway.spec.tls.as_ref().and_then(|tls| tls.frontend.as_ref()) else {
+        return;
+    };
+    let of_port = frontend.per_port.iter().find(|one| one.port == state.port).map(|one| &one.tls);
+    let Some(validation) = &of_port.unwrap_or(&frontend.default).validation else { return };
+    let namespace = &owner.gateway.metadata.namespace;
+    let (authorities, fault) =
+        resolve_authorities(objects, ("Gateway", namespace), &validation.authorities, files);
+    if let Some((kind, message)) = fault {
+        let reason = match kind {
+            AuthorityFault::Kind => "InvalidCACertificateKind",
+            AuthorityFault::NotPermitted => "RefNotPermitted",
+            AuthorityFault::Invalid => "InvalidCACertificateRef",
+        };
+        state.unresolved.get_or_insert((reason, message));
+    }
+    if authorities.is_empty() {
+        // Clients are not served unverified because of a missing authority.
+        let text = "no authority of client certificates is valid: see `ResolvedRefs`".to_owned();
+        state.refused.get_or_insert(("NoValidCACertificate", text));
+    }
+    state.client = Some(ClientVerification { authorities, is_optional: is_insecure(validation) });
+}
+
+/// Resolves the certificate that a Gateway shows to servers.
+fn client_certificate(
+    objects: &Objects,
+    key: &ObjectKey,
+    gateway: &Gateway,
+    files: &mut BTreeMap<String, Vec<u8>>,
+) -> Option<Result<ClientCertificate, ConditionFault>> {
+    let backend = gateway.spec.tls.as_ref()?.backend.as_ref()?;
+    let reference = backend.client_certificate_ref.as_ref()?;
+    let mut own = BTreeMap::new();
+    let found = resolve_certificate(objects, ("Gateway", &key.namespace), reference, &mut own);
+    let found = found.map(|secret| {
+        // Of its own, because a changed certificate changes the groups of servers that name it.
+        let contents: Vec<&[u8]> = own.values().map(Vec::as_slice).collect();
+        let folder = format!("{MEMORY_FOLDER}/client/{}/{}", secret.namespace, secret.name);
+        let folder = format!("{folder}/{}", content_id(&contents));
+        let (chain_path, key_path) = certificate_paths(&secret);
+        let made = ClientCertificate {
+            certificate: format!("{folder}/tls.crt"),
+            key: format!("{folder}/tls.key"),
+            secret,
+        };
+        for (path, from) in [(&made.certificate, chain_path), (&made.key, key_path)] {
+            files.insert(path.clone(), own.remove(&from).unwrap_or_default());
+        }
+        made
+    });
+    Some(found.map_err(|(reason, message)| {
+        let reason = if reason == "InvalidCertificateRef" { "InvalidClientCertificateRef" } else { reason };
+        (reason, message)
+    }))
+}
+
 /// Names by which the configuration finds the certificate of a Secret, and its key.
 pub(crate) fn certificate_paths(secret: &ObjectKey) -> (String, String) {
-    let folder = format!("{}/secret/{}/{}", crate::options::MEMORY_FOLDER, secret.namespace, secret.name);
+    let folder = format!("{MEMORY_FOLDER}/secret/{}/{}", secret.namespace, secret.name);
     (format!("{folder}/tls.crt"), format!("{folder}/tls.key"))
 }
 
-/// A chain and its key (PEM).
-type CertificatePair = (Vec<u8>, Vec<u8>);
-
+/// Resolves a certificate that an object of a kind and namespace names, and puts it among the files.
 fn resolve_certificate(
     objects: &Objects,
-    gateway: &ObjectKey,
-    group: Option<&str>,
-    kind: Option<&str>,
-    key: &ObjectKey,
-) -> Result<CertificatePair, (&'static str, String)> {
+    (from_kind, from_namespace): (&str, &str),
+    reference: &ObjectReference,
+    files: &mut BTreeMap<String, Vec<u8>>,
+) -> Result<ObjectKey, ConditionFault> {
+    let key = ObjectKey::new(reference.namespace.as_deref().unwrap_or(from_namespace), &reference.name);
+    let (group, kind) = (reference.group.as_deref(), reference.kind.as_deref());
     let invalid = |text: String| ("InvalidCertificateRef", text);
     if group.is_some_and(|group| !group.is_empty()) || kind.is_some_and(|kind| kind != "Secret") {
         return Err(invalid(format!(
@@ -370,23 +791,23 @@ fn resolve_certificate(
             kind.unwrap_or_default()
         )));
     }
-    let reference = CrossReference {
+    let cross = CrossReference {
         from_group: GATEWAY_GROUP,
-        from_kind: "Gateway",
-        from_namespace: &gateway.namespace,
+        from_kind,
+        from_namespace,
         to_group: "",
         to_kind: "Secret",
-        to: key,
+        to: &key,
     };
     // Asked first, so that a reference does not reveal whether the Secret exists.
-    if !is_reference_allowed(objects, &reference) {
+    if !is_reference_allowed(objects, &cross) {
         let text = format!(
-            "no ReferenceGrant in the namespace {} allows this Gateway the Secret {}",
+            "no ReferenceGrant in the namespace {} allows this {from_kind} the Secret {}",
             key.namespace, key.name
         );
         return Err(("RefNotPermitted", text));
     }
-    let secret = objects.secrets.get(key).filter(|secret| secret.r#type == TLS_SECRET);
+    let secret = objects.secrets.get(&key).filter(|secret| secret.r#type == TLS_SECRET);
     let secret =
         secret.ok_or_else(|| invalid(format!("there is no Secret {key} of the type kubernetes.io/tls")))?;
     let part = |name: &str| {
@@ -396,11 +817,12 @@ fn resolve_certificate(
             .map_err(|_| invalid(format!("{name} of the Secret {key} is not base64")))
     };
     let (chain, private_key) = (part("tls.crt")?, part("tls.key")?);
-    match net::ServerCertificate::from_pem(&chain, &private_key) {
-        Ok(_) => Ok((chain, private_key)),
-        Err(fault) => {
-            let (chain_name, key_name) = (format!("{key} tls.crt"), format!("{key} tls.key"));
-            Err(invalid(fault.in_files(chain_name.as_ref(), key_name.as_ref())))
-        }
+    if let Err(fault) = net::ServerCertificate::from_pem(&chain, &private_key) {
+        let (chain_name, key_name) = (format!("{key} tls.crt"), format!("{key} tls.key"));
+        return Err(invalid(fault.in_files(chain_name.as_ref(), key_name.as_ref())));
     }
+    let (chain_path, key_path) = certificate_paths(&key);
+    files.insert(chain_path, chain);
+    files.insert(key_path, private_key);
+    Ok(key)
 }

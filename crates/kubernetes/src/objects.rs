@@ -82,7 +82,42 @@ api_structs! {
     /// A Gateway: listeners at an address.
     Gateway { metadata: Metadata, spec: GatewaySpec, status: Value }
     /// Its specification.
-    GatewaySpec { gateway_class_name: String, listeners: Vec<GatewayListener>, addresses: Vec<GatewayAddress> }
+    GatewaySpec {
+        gateway_class_name: String,
+        listeners: Vec<GatewayListener>,
+        addresses: Vec<GatewayAddress>,
+        allowed_listeners: Option<AllowedListeners>,
+        tls: Option<GatewayTls>,
+        infrastructure: Option<GatewayInfrastructure>,
+    }
+    /// ListenerSets that may add listeners.
+    AllowedListeners { namespaces: Option<RouteNamespaces> }
+    /// TLS of a Gateway: towards servers, and of clients.
+    GatewayTls { backend: Option<GatewayBackendTls>, frontend: Option<GatewayFrontendTls> }
+    /// TLS towards servers.
+    GatewayBackendTls { client_certificate_ref: Option<ObjectReference> }
+    /// TLS of clients, by port.
+    GatewayFrontendTls { default: FrontendTls, per_port: Vec<FrontendPort> }
+    /// TLS of clients at a port.
+    FrontendPort { port: u16, tls: FrontendTls }
+    /// TLS of clients.
+    FrontendTls { validation: Option<FrontendValidation> }
+    /// Certificates that clients show.
+    FrontendValidation {
+        #[serde(rename = "caCertificateRefs")]
+        authorities: Vec<ObjectReference>,
+        mode: Option<String>,
+    }
+    /// What is made for a Gateway.
+    GatewayInfrastructure {
+        labels: BTreeMap<String, String>,
+        annotations: BTreeMap<String, String>,
+        parameters_ref: Option<ObjectReference>,
+    }
+    /// More listeners of a Gateway.
+    ListenerSet { metadata: Metadata, spec: ListenerSetSpec, status: Value }
+    /// Its specification.
+    ListenerSetSpec { parent_ref: ParentReference, listeners: Vec<GatewayListener> }
     /// An address that a Gateway asks for.
     GatewayAddress { r#type: Option<String>, value: Option<String> }
     /// A listener of a Gateway.
@@ -184,6 +219,44 @@ api_structs! {
         expose_headers: Vec<String>,
         max_age: Option<i64>,
     }
+    /// A GRPCRoute.
+    GrpcRoute { metadata: Metadata, spec: GrpcRouteSpec, status: Value }
+    /// Its specification.
+    GrpcRouteSpec { parent_refs: Vec<ParentReference>, hostnames: Vec<String>, rules: Vec<GrpcRule> }
+    /// A rule of a GRPCRoute.
+    GrpcRule {
+        matches: Vec<GrpcMatch>,
+        filters: Vec<HttpFilter>,
+        backend_refs: Vec<BackendReference>,
+        session_persistence: Option<Value>,
+    }
+    /// Conditions of a rule, all of which a call must meet.
+    GrpcMatch { method: Option<GrpcMethodMatch>, headers: Vec<NamedMatch> }
+    /// A condition of the called method.
+    GrpcMethodMatch { r#type: Option<String>, service: Option<String>, method: Option<String> }
+    /// A TLSRoute, TCPRoute or UDPRoute.
+    StreamRoute { metadata: Metadata, spec: StreamRouteSpec, status: Value }
+    /// Its specification. Only a TLSRoute has hostnames.
+    StreamRouteSpec { parent_refs: Vec<ParentReference>, hostnames: Vec<String>, rules: Vec<StreamRule> }
+    /// Its rule.
+    StreamRule { backend_refs: Vec<BackendReference> }
+    /// A BackendTLSPolicy: TLS towards the servers of a Service.
+    BackendTlsPolicy { metadata: Metadata, spec: BackendTlsPolicySpec, status: Value }
+    /// Its specification.
+    BackendTlsPolicySpec { target_refs: Vec<PolicyTarget>, validation: BackendValidation }
+    /// A Service, or one port of it.
+    PolicyTarget { group: String, kind: String, name: String, section_name: Option<String> }
+    /// How the certificate of a server is verified.
+    BackendValidation {
+        #[serde(rename = "caCertificateRefs")]
+        authorities: Vec<ObjectReference>,
+        #[serde(rename = "wellKnownCACertificates")]
+        well_known_authorities: Option<String>,
+        hostname: String,
+        subject_alt_names: Vec<SubjectAltName>,
+    }
+    /// A name that the certificate must have.
+    SubjectAltName { r#type: String, hostname: Option<String>, uri: Option<String> }
     /// A reference to a backend, with its share of requests.
     BackendReference {
         group: Option<String>,
@@ -269,6 +342,18 @@ pub enum Kind {
     Gateway,
     /// `HTTPRoute`
     HttpRoute,
+    /// `ListenerSet`
+    ListenerSet,
+    /// `GRPCRoute`
+    GrpcRoute,
+    /// `TLSRoute`
+    TlsRoute,
+    /// `TCPRoute`
+    TcpRoute,
+    /// `UDPRoute`
+    UdpRoute,
+    /// `BackendTLSPolicy`
+    BackendTlsPolicy,
     /// `ReferenceGrant`
     ReferenceGrant,
     /// `Service`
@@ -294,10 +379,16 @@ pub const INGRESS_GROUP: &str = "networking.k8s.io";
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 17] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::HttpRoute,
+        Kind::ListenerSet,
+        Kind::GrpcRoute,
+        Kind::TlsRoute,
+        Kind::TcpRoute,
+        Kind::UdpRoute,
+        Kind::BackendTlsPolicy,
         Kind::ReferenceGrant,
         Kind::Service,
         Kind::EndpointSlice,
@@ -315,6 +406,12 @@ impl Kind {
             Kind::GatewayClass => (GATEWAY_GROUP, &["v1"], "gatewayclasses"),
             Kind::Gateway => (GATEWAY_GROUP, &["v1"], "gateways"),
             Kind::HttpRoute => (GATEWAY_GROUP, &["v1"], "httproutes"),
+            Kind::ListenerSet => (GATEWAY_GROUP, &["v1"], "listenersets"),
+            Kind::GrpcRoute => (GATEWAY_GROUP, &["v1"], "grpcroutes"),
+            Kind::TlsRoute => (GATEWAY_GROUP, &["v1", "v1alpha3", "v1alpha2"], "tlsroutes"),
+            Kind::TcpRoute => (GATEWAY_GROUP, &["v1", "v1alpha2"], "tcproutes"),
+            Kind::UdpRoute => (GATEWAY_GROUP, &["v1", "v1alpha2"], "udproutes"),
+            Kind::BackendTlsPolicy => (GATEWAY_GROUP, &["v1", "v1alpha3"], "backendtlspolicies"),
             Kind::ReferenceGrant => (GATEWAY_GROUP, &["v1", "v1beta1"], "referencegrants"),
             Kind::Service => ("", &["v1"], "services"),
             Kind::EndpointSlice => ("discovery.k8s.io", &["v1"], "endpointslices"),
@@ -333,6 +430,12 @@ impl Kind {
             Kind::GatewayClass => "GatewayClass",
             Kind::Gateway => "Gateway",
             Kind::HttpRoute => "HTTPRoute",
+            Kind::ListenerSet => "ListenerSet",
+            Kind::GrpcRoute => "GRPCRoute",
+            Kind::TlsRoute => "TLSRoute",
+            Kind::TcpRoute => "TCPRoute",
+            Kind::UdpRoute => "UDPRoute",
+            Kind::BackendTlsPolicy => "BackendTLSPolicy",
             Kind::ReferenceGrant => "ReferenceGrant",
             Kind::Service => "Service",
             Kind::EndpointSlice => "EndpointSlice",
@@ -342,6 +445,12 @@ impl Kind {
             Kind::IngressClass => "IngressClass",
             Kind::ConfigMap => "ConfigMap",
         }
+    }
+
+    /// Whether its objects are routes.
+    #[must_use]
+    pub fn is_route(self) -> bool {
+        matches!(self, Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute)
     }
 
     /// Whether its objects belong to namespaces.
@@ -379,6 +488,18 @@ pub struct Objects {
     pub gateways: Table<Gateway>,
     /// HTTPRoutes.
     pub http_routes: Table<HttpRoute>,
+    /// ListenerSets.
+    pub listener_sets: Table<ListenerSet>,
+    /// GRPCRoutes.
+    pub grpc_routes: Table<GrpcRoute>,
+    /// TLSRoutes.
+    pub tls_routes: Table<StreamRoute>,
+    /// TCPRoutes.
+    pub tcp_routes: Table<StreamRoute>,
+    /// UDPRoutes.
+    pub udp_routes: Table<StreamRoute>,
+    /// TLS towards Services.
+    pub backend_tls_policies: Table<BackendTlsPolicy>,
     /// Permissions of references.
     pub reference_grants: Table<ReferenceGrant>,
     /// Services.
@@ -422,6 +543,30 @@ macro_rules! in_table {
             }
             Kind::HttpRoute => {
                 let $table = &mut $objects.http_routes;
+                $call
+            }
+            Kind::ListenerSet => {
+                let $table = &mut $objects.listener_sets;
+                $call
+            }
+            Kind::GrpcRoute => {
+                let $table = &mut $objects.grpc_routes;
+                $call
+            }
+            Kind::TlsRoute => {
+                let $table = &mut $objects.tls_routes;
+                $call
+            }
+            Kind::TcpRoute => {
+                let $table = &mut $objects.tcp_routes;
+                $call
+            }
+            Kind::UdpRoute => {
+                let $table = &mut $objects.udp_routes;
+                $call
+            }
+            Kind::BackendTlsPolicy => {
+                let $table = &mut $objects.backend_tls_policies;
                 $call
             }
             Kind::ReferenceGrant => {
@@ -469,8 +614,7 @@ impl Objects {
     pub fn put(&mut self, kind: Kind, mut object: Value) -> Result<bool, RefusedObject> {
         remove_nulls(&mut object);
         let key = object_key(&object).ok_or(RefusedObject::Nameless)?;
-        let secret_type = object.get("type").and_then(Value::as_str).unwrap_or("Opaque");
-        if kind == Kind::Secret && !matches!(secret_type, TLS_SECRET | "Opaque") {
+        if kind == Kind::Secret && !is_kept_secret(&object) {
             return Ok(self.remove(kind, &key));
         }
         if kind == Kind::ConfigMap {
@@ -484,6 +628,30 @@ impl Objects {
     pub fn count(&mut self) -> usize {
         let count = |kind| in_table!(self, kind, table => table.len());
         Kind::ALL.into_iter().map(count).sum()
+    }
+
+    /// Returns the version and the status of an object of a kind that has one.
+    #[must_use]
+    pub fn status(&self, kind: Kind, key: &ObjectKey) -> Option<(String, &Value)> {
+        macro_rules! found {
+            ($table:ident) => {{
+                let object = self.$table.get(key)?;
+                Some((object.metadata.resource_version.clone(), &object.status))
+            }};
+        }
+        match kind {
+            Kind::GatewayClass => found!(gateway_classes),
+            Kind::Gateway => found!(gateways),
+            Kind::ListenerSet => found!(listener_sets),
+            Kind::HttpRoute => found!(http_routes),
+            Kind::GrpcRoute => found!(grpc_routes),
+            Kind::TlsRoute => found!(tls_routes),
+            Kind::TcpRoute => found!(tcp_routes),
+            Kind::UdpRoute => found!(udp_routes),
+            Kind::BackendTlsPolicy => found!(backend_tls_policies),
+            Kind::Ingress => found!(ingresses),
+            _ => None,
+        }
     }
 
     /// Removes an object. Returns whether it was there.
@@ -501,10 +669,18 @@ impl Objects {
     }
 }
 
+/// Whether a Secret is of a type that is kept.
+fn is_kept_secret(object: &Value) -> bool {
+    matches!(object.get("type").and_then(Value::as_str), None | Some(TLS_SECRET | "Opaque"))
+}
+
 /// Removes the entries of a ConfigMap that no directive has room for.
 fn drop_large_entries(object: &mut Value) {
     if let Some(data) = object.get_mut("data").and_then(Value::as_object_mut) {
-        data.retain(|_, value| value.as_str().is_some_and(|text| text.len() <= CONFIG_ENTRY_BYTES_MAX));
+        // Certificates of authorities are as large as the API server allows.
+        data.retain(|name, value| {
+            value.as_str().is_some_and(|text| name == "ca.crt" || text.len() <= CONFIG_ENTRY_BYTES_MAX)
+        });
     }
 }
 
@@ -518,6 +694,29 @@ fn remove_nulls(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(remove_nulls),
         _ => {}
     }
+}
+
+/// Returns an object without large parts that are not used, so that a list needs no more memory than what is kept of it.
+#[must_use]
+pub(crate) fn trimmed(kind: Kind, mut object: Value) -> Value {
+    if let Some(Value::Object(metadata)) = object.get_mut("metadata") {
+        metadata.remove("managedFields");
+    }
+    match kind {
+        Kind::ConfigMap => {
+            drop_large_entries(&mut object);
+            if let Value::Object(table) = &mut object {
+                table.remove("binaryData");
+            }
+        }
+        Kind::Secret if !is_kept_secret(&object) => {
+            if let Value::Object(table) = &mut object {
+                table.remove("data");
+            }
+        }
+        _ => {}
+    }
+    object
 }
 
 /// Returns the name of an object.
@@ -559,6 +758,10 @@ same_meaning! {
     GatewayClass: spec;
     Gateway: spec;
     HttpRoute: spec;
+    ListenerSet: spec;
+    GrpcRoute: spec;
+    StreamRoute: spec;
+    BackendTlsPolicy: spec;
     ReferenceGrant: spec;
     Service: spec;
     EndpointSlice: address_type, endpoints, ports;
@@ -593,5 +796,42 @@ fn put_in<T: DeserializeOwned + SameMeaning>(
             table.insert(key, Arc::new(object));
             Ok(true)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_used_parts_of_large_objects_are_kept() {
+        let large = "x".repeat(CONFIG_ENTRY_BYTES_MAX + 1);
+        let mut object = json!({
+            "metadata": { "name": "a", "managedFields": ["x"] },
+            "data": { "ca.crt": large, "large": large, "small": "D" },
+            "binaryData": { "x": "E" },
+        });
+        let expected = json!({ "metadata": { "name": "a" }, "data": { "ca.crt": large, "small": "D" } });
+        assert_eq!(trimmed(Kind::ConfigMap, object.clone()), expected);
+        assert_eq!(trimmed(Kind::Service, object.clone())["data"], object["data"]);
+        for (kind, is_kept) in [(TLS_SECRET, true), ("Opaque", true), ("helm.sh/release.v1", false)] {
+            object["type"] = json!(kind);
+            assert_eq!(trimmed(Kind::Secret, object.clone()).get("data").is_some(), is_kept, "{kind}");
+        }
+    }
+
+    #[test]
+    fn entries_of_config_maps_without_a_use_are_not_kept() {
+        let mut objects = Objects::default();
+        let mut put = |data: Value| {
+            let object = json!({ "metadata": { "name": "a", "namespace": "n" }, "data": data });
+            objects.put(Kind::ConfigMap, object)
+        };
+        let large = "x".repeat(CONFIG_ENTRY_BYTES_MAX + 1);
+        assert_eq!(put(json!({ "x": "y" })), Ok(true));
+        assert_eq!(put(json!({ "x": "y", "large": large })), Ok(false));
+        assert_eq!(put(json!({ "x": "y", "ca.crt": large })), Ok(true));
     }
 }

@@ -91,10 +91,17 @@ impl StatusCondition {
 }
 
 /// Features of Gateway API that are declared in the status of a GatewayClass, sorted.
-pub(crate) const FEATURES: [&str; 25] = [
+pub(crate) const FEATURES: &[&str] = &[
+    "BackendTLSPolicy",
+    "GRPCRoute",
+    "GRPCRouteNamedRouteRule",
     "Gateway",
+    "GatewayAddressEmpty",
+    "GatewayBackendClientCertificate",
+    "GatewayFrontendClientCertificateValidation",
     "GatewayHTTPListenerIsolation",
     "GatewayPort8080",
+    "GatewayStaticAddresses",
     "HTTPRoute",
     "HTTPRoute303RedirectStatusCode",
     "HTTPRoute307RedirectStatusCode",
@@ -103,6 +110,7 @@ pub(crate) const FEATURES: [&str; 25] = [
     "HTTPRouteBackendProtocolWebSocket",
     "HTTPRouteBackendRequestHeaderModification",
     "HTTPRouteBackendTimeout",
+    "HTTPRouteDestinationPortMatching",
     "HTTPRouteHostRewrite",
     "HTTPRouteMethodMatching",
     "HTTPRouteNamedRouteRule",
@@ -115,6 +123,10 @@ pub(crate) const FEATURES: [&str; 25] = [
     "HTTPRouteRequestPercentageMirror",
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
+    "HTTPRouteRetry",
     "HTTPRouteSchemeRedirect",
+    "ListenerSet",
     "ReferenceGrant",
+    "TCPRoute",
+    "UDPRoute",
 ];

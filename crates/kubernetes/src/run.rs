@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -80,8 +80,8 @@ pub fn start(options: ControllerOptions, apply: ApplyConfig, log: ErrorLog) -> i
 
 /// News for the controller.
 enum ControllerEvent {
-    /// All objects of a kind.
-    Listed(Kind, Vec<Value>),
+    /// All objects of a kind, in this version of the API.
+    Listed(Kind, &'static str, Vec<Value>),
     /// The API server does not have the kind, or refuses it.
     Absent(Kind, String),
     Changed(Kind, Value),
@@ -120,6 +120,7 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
     let mut controller = Controller {
         objects: Objects::default(),
         seen: BTreeSet::new(),
+        api_versions: BTreeMap::new(),
         failing: BTreeMap::new(),
         options: options.translate,
         reader: Arc::default(),
@@ -209,7 +210,7 @@ async fn follow_once(
     pause: &mut Duration,
 ) -> Result<(), ApiError> {
     let (objects, mut since, version) = client.list(kind, namespace).await?;
-    let _ = events.send(ControllerEvent::Listed(kind, objects)).await;
+    let _ = events.send(ControllerEvent::Listed(kind, version, objects)).await;
     loop {
         let started = Instant::now();
         let before = since.clone();
@@ -320,6 +321,7 @@ async fn write_events(
 #[derive(Clone, Debug, PartialEq)]
 struct StatusWrite {
     kind: Kind,
+    api_version: &'static str,
     key: ObjectKey,
     version: String,
     status: Value,
@@ -344,7 +346,8 @@ async fn write_statuses(
             for write in some.iter().cloned() {
                 let client = client.clone();
                 tasks.spawn(async move {
-                    let path = write.kind.path("v1", &write.key.namespace, &write.key.name) + "/status";
+                    let path =
+                        write.kind.path(write.api_version, &write.key.namespace, &write.key.name) + "/status";
                     // The version makes the API server refuse it if the object has changed.
                     let patch =
                         json!({ "metadata": { "resourceVersion": write.version }, "status": write.status });
@@ -383,6 +386,8 @@ struct Controller {
     objects: Objects,
     /// Kinds that were listed, or that the API server does not have.
     seen: BTreeSet<Kind>,
+    /// Versions of the API in which kinds were listed.
+    api_versions: BTreeMap<Kind, &'static str>,
     /// Kinds whose requests fail.
     failing: BTreeMap<Kind, String>,
     options: TranslateOptions,
@@ -413,8 +418,9 @@ impl Controller {
     /// Takes an event. Returns whether the objects have to be translated.
     fn take(&mut self, event: ControllerEvent) -> bool {
         match event {
-            ControllerEvent::Listed(kind, objects) => {
+            ControllerEvent::Listed(kind, version, objects) => {
                 self.recover(kind);
+                self.api_versions.insert(kind, version);
                 let keys = objects.iter().filter_map(object_key).collect();
                 let mut is_changed = self.objects.retain(kind, &keys);
                 for object in objects {
@@ -599,6 +605,7 @@ impl Controller {
         let (mut writes, mut settled) = (Vec::new(), HashMap::new());
         for desired in &self.statuses {
             let Some((version, present)) = self.present_status(desired) else { continue };
+            let Some(api_version) = self.api_versions.get(&desired.kind).copied() else { continue };
             let name = (desired.kind, desired.key.clone());
             // Of thousands of objects, few have changed since they were compared.
             let compared = (version, self.hash_key.hash_one(&desired.status));
@@ -607,6 +614,7 @@ impl Controller {
             {
                 writes.push(StatusWrite {
                     kind: desired.kind,
+                    api_version,
                     key: desired.key.clone(),
                     version: compared.0,
                     status,
@@ -622,26 +630,7 @@ impl Controller {
     }
 
     fn present_status(&self, desired: &DesiredStatus) -> Option<(String, &Value)> {
-        let key = &desired.key;
-        match desired.kind {
-            Kind::GatewayClass => {
-                let object = self.objects.gateway_classes.get(key)?;
-                Some((object.metadata.resource_version.clone(), &object.status))
-            }
-            Kind::Gateway => {
-                let object = self.objects.gateways.get(key)?;
-                Some((object.metadata.resource_version.clone(), &object.status))
-            }
-            Kind::HttpRoute => {
-                let object = self.objects.http_routes.get(key)?;
-                Some((object.metadata.resource_version.clone(), &object.status))
-            }
-            Kind::Ingress => {
-                let object = self.objects.ingresses.get(key)?;
-                Some((object.metadata.resource_version.clone(), &object.status))
-            }
-            _ => None,
-        }
+        self.objects.status(desired.kind, &desired.key)
     }
 }
 
@@ -665,6 +654,14 @@ impl AppliedKind {
 
 /// Returns why an address cannot be bound.
 fn bind_fault(address: &str) -> Option<String> {
+    if let Some(address) = address.strip_prefix("udp:") {
+        let bound = match address.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) {
+            Some(port) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))
+                .or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))),
+            None => UdpSocket::bind(address),
+        };
+        return bound.err().map(|error| error.to_string());
+    }
     if let Some(port) = address.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) {
         let v6 = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
         let v4 = v6.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));

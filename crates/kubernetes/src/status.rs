@@ -12,16 +12,25 @@ pub(crate) fn merged_status(kind: Kind, present: &Value, wanted: &Value, now: &s
         Value::Object(table) => table.clone(),
         _ => Map::new(),
     };
-    if kind == Kind::HttpRoute {
-        let known = present.get("parents").and_then(Value::as_array).cloned().unwrap_or_default();
-        let (ours, mut parents): (Vec<Value>, Vec<Value>) = known
-            .into_iter()
-            .partition(|parent| parent.get("controllerName") == Some(&json!(CONTROLLER_NAME)));
-        for parent in wanted.get("parents").and_then(Value::as_array).into_iter().flatten() {
-            let before = ours.iter().find(|one| one.get("parentRef") == parent.get("parentRef"));
-            parents.push(with_conditions(before, parent, now));
+    let shared = match kind {
+        kind if kind.is_route() => Some(("parents", "parentRef")),
+        Kind::BackendTlsPolicy => Some(("ancestors", "ancestorRef")),
+        _ => None,
+    };
+    if let Some((list, reference)) = shared {
+        // Each controller has entries of its own.
+        let known = present.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
+        let (ours, mut entries): (Vec<Value>, Vec<Value>) =
+            known.into_iter().partition(|one| one.get("controllerName") == Some(&json!(CONTROLLER_NAME)));
+        let wanted = wanted.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        if ours.is_empty() && wanted.is_empty() {
+            return None;
         }
-        merged.insert("parents".to_owned(), Value::Array(parents));
+        for entry in wanted {
+            let before = ours.iter().find(|one| one.get(reference) == entry.get(reference));
+            entries.push(with_conditions(before, entry, now));
+        }
+        merged.insert(list.to_owned(), Value::Array(entries));
     } else {
         let table = with_conditions(Some(present), wanted, now);
         if let Value::Object(table) = table {
@@ -60,7 +69,15 @@ fn with_conditions(present: Option<&Value>, wanted: &Value, now: &str) -> Value 
     }
     let is_owned = |one: &Value| {
         let kind = one.get("type").and_then(Value::as_str).unwrap_or_default();
-        matches!(kind, "Accepted" | "Programmed" | "ResolvedRefs" | "Conflicted" | "PartiallyInvalid")
+        matches!(
+            kind,
+            "Accepted"
+                | "Programmed"
+                | "ResolvedRefs"
+                | "Conflicted"
+                | "PartiallyInvalid"
+                | "InsecureFrontendValidationMode"
+        )
     };
     let is_wanted = |one: &Value| conditions.iter().any(|condition| condition.get("type") == one.get("type"));
     let others: Vec<Value> = known.iter().filter(|one| !is_owned(one) && !is_wanted(one)).cloned().collect();
@@ -99,5 +116,16 @@ mod tests {
         let wanted = json!({ "parents": [{ "controllerName": CONTROLLER_NAME, "parentRef": { "name": "a" }, "conditions": [] }] });
         let merged = merged_status(Kind::HttpRoute, &present, &wanted, "new").unwrap();
         assert_eq!(merged["parents"], json!([theirs, wanted["parents"][0]]));
+    }
+
+    #[test]
+    fn policies_of_other_controllers_stay_as_they_are() {
+        let wanted = json!({ "ancestors": [] });
+        for present in [json!({}), json!({ "ancestors": [{ "controllerName": "example.com/other" }] })] {
+            assert_eq!(merged_status(Kind::BackendTlsPolicy, &present, &wanted, "new"), None);
+        }
+        let stale = json!({ "ancestors": [{ "controllerName": CONTROLLER_NAME }] });
+        let merged = merged_status(Kind::BackendTlsPolicy, &stale, &wanted, "new").unwrap();
+        assert_eq!(merged["ancestors"], json!([]));
     }
 }

@@ -6,22 +6,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use config::{Config, Finding, Severity};
 use serde_json::{Map, Value, json};
 use settings::document::plain_value;
 use settings::node::Node;
-use shapes::host::HostPattern;
 
-use crate::backends::{BackendGroups, BackendSource, index_endpoints};
+use crate::attach::{AttachedRoute, ClaimedHosts, OfferedRoute, attach, wider_hosts};
+use crate::backend_tls::BackendTlsPolicies;
+use crate::backends::{BackendGroups, BackendSource, BackendUser, index_endpoints};
 use crate::config_reader::ConfigReader;
-use crate::grants::takes_namespace;
-use crate::http_route::{ListenerPort, RouteEntry, RouteFaults, failing_table, route_entries};
+use crate::grpc_route::grpc_rules;
+use crate::http_route::{ListenerPort, RouteEntry, failing_table, http_rules, route_entries};
 use crate::ingress::{IngressSet, IngressState, ObjectEvent, judge_ingresses};
-use crate::listeners::{JudgedGateway, JudgedListener, certificate_paths, judge_gateways};
-use crate::objects::{GATEWAY_GROUP, HttpRoute, Kind, ObjectKey, Objects, ParentReference};
+use crate::listeners::{
+    JudgedGateway, JudgedGateways, JudgedListener, ListenerProtocol, certificate_paths, judge_gateways,
+};
+use crate::objects::{Kind, ObjectKey, Objects, StreamRoute, Table};
 use crate::options::{CONTROLLER_NAME, FEATURES, StatusCondition, TranslateOptions};
+use crate::stream_route::{refusing_stream, stream_servers};
+
+/// Bytes that the name of a stream has at most.
+const STREAM_NAME_MAX: usize = 64;
 
 /// A status as it should be, without times.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,21 +54,6 @@ pub struct ClusterConfig {
     pub addresses: BTreeSet<String>,
     /// Warnings about objects that have no status for them.
     pub events: Vec<ObjectEvent>,
-}
-
-/// A route that is attached to listeners.
-struct AttachedRoute {
-    key: ObjectKey,
-    route: Arc<HttpRoute>,
-    /// Gateway, listener, and the host of the site; empty for every host.
-    places: Vec<(usize, usize, String)>,
-    /// Entries by port.
-    entries: BTreeMap<ListenerPort, Vec<RouteEntry>>,
-    faults: RouteFaults,
-    /// Verdicts by parent: `None` if attached.
-    parents: Vec<(ParentReference, Option<(&'static str, String)>)>,
-    /// Faults that the configuration's checks have found.
-    rejected: Option<String>,
 }
 
 /// Translates objects, of which nothing is known.
@@ -109,28 +100,30 @@ fn translate_by(
         .map(|(key, _)| key.name.as_str())
         .collect();
     let mut gateways = judge_gateways(objects, &classes, options, &mut files);
+    let mut policies = BackendTlsPolicies::judge(objects, &mut files);
+    let mut groups = BackendGroups::default();
     let endpoints = index_endpoints(objects);
+    let own_addresses = options.pool.iter().copied().collect();
     let source = BackendSource {
         objects,
         endpoints: &endpoints,
+        policies: &policies,
         allows_loopback: options.allows_loopback,
         place: &options.place,
+        own_addresses: &own_addresses,
     };
-    let mut groups = BackendGroups::default();
-    let mut routes = Vec::new();
-    for (key, route) in &objects.http_routes {
-        if let Some(attached) = attach(objects, key, route, &mut gateways, &source, &mut groups) {
-            routes.push(attached);
-        }
-    }
+    let (mut routes, uses) = attach_routes(&source, &mut gateways, &mut groups);
     let mut ingresses = judge_ingresses(objects, options, &source, &mut groups, &mut files);
-    let listeners = gateways.iter().flat_map(|gateway| &gateway.listeners);
+    for (services, route) in uses {
+        let places = routes[route].places.iter();
+        let keys = places.map(|place| gateways.gateways[place.gateway].key.clone()).collect();
+        policies.note_use(services, &keys);
+    }
+    let listeners = gateways.gateways.iter().flat_map(|gateway| &gateway.listeners);
     let listeners = listeners.filter(|listener| listener.is_served());
-    ingresses.yield_hosts(
-        taken_hosts(&gateways, &routes),
-        listeners.map(|listener| (listener.address.clone(), listener.is_tls)),
-    );
+    ingresses.yield_hosts(taken_hosts(&gateways.gateways, &routes), listeners.flat_map(taken_addresses));
     let config = read_config(&mut gateways, &mut routes, &mut ingresses, &groups, options, read)?;
+    gateways.count_sets();
     let mut statuses: Vec<DesiredStatus> = Vec::new();
     for name in classes {
         let class = &objects.gateway_classes[&ObjectKey::new("", name)];
@@ -143,24 +136,16 @@ fn translate_by(
         });
         statuses.push(DesiredStatus { kind: Kind::GatewayClass, key: ObjectKey::new("", name), status });
     }
-    statuses.extend(gateways.iter().map(|state| DesiredStatus {
-        kind: Kind::Gateway,
-        key: state.key.clone(),
-        status: state.status(options),
-    }));
-    statuses.extend(routes.iter().map(|route| DesiredStatus {
-        kind: Kind::HttpRoute,
-        key: route.key.clone(),
-        status: route.status(),
-    }));
-    statuses.extend(ingresses.keys().map(|key| DesiredStatus {
-        kind: Kind::Ingress,
-        key: key.clone(),
-        status: ingress_status(options),
-    }));
-    let served =
-        gateways.iter().flat_map(|gateway| &gateway.listeners).filter(|listener| listener.is_served());
-    let mut addresses: BTreeSet<String> = served.map(|listener| listener.address.clone()).collect();
+    let desired =
+        |kind: Kind, key: &ObjectKey, status: Value| DesiredStatus { kind, key: key.clone(), status };
+    let judged = &gateways.gateways;
+    statuses.extend(judged.iter().map(|state| desired(Kind::Gateway, &state.key, state.status(options))));
+    statuses.extend(gateways.sets.iter().map(|set| desired(Kind::ListenerSet, &set.key, set.status(judged))));
+    statuses.extend(routes.iter().map(|route| desired(route.kind, &route.key, route.status())));
+    statuses.extend(policies.statuses().map(|(key, status)| desired(Kind::BackendTlsPolicy, &key, status)));
+    statuses.extend(ingresses.keys().map(|key| desired(Kind::Ingress, key, ingress_status(options))));
+    let served = judged.iter().flat_map(|gateway| &gateway.listeners).filter(|listener| listener.is_served());
+    let mut addresses: BTreeSet<String> = served.map(JudgedListener::bind_address).collect();
     addresses.extend(ingresses.addresses());
     let events = ingresses.events();
     let files = files.into_iter().map(|(path, content)| (PathBuf::from(path), content)).collect();
@@ -172,15 +157,27 @@ fn taken_hosts(gateways: &[JudgedGateway], routes: &[AttachedRoute]) -> BTreeSet
     let mut taken = BTreeSet::new();
     let listeners = gateways.iter().flat_map(|gateway| &gateway.listeners);
     for listener in listeners.filter(|listener| listener.is_served()) {
-        taken.insert((listener.address.clone(), listener.hostname.clone()));
+        taken.insert((listener.bind_address(), listener.hostname.clone()));
     }
-    for (gateway, listener, host) in routes.iter().flat_map(|route| &route.places) {
-        let listener = &gateways[*gateway].listeners[*listener];
+    for place in routes.iter().flat_map(|route| &route.places) {
+        let listener = &gateways[place.gateway].listeners[place.listener];
         if listener.is_served() {
-            taken.insert((listener.address.clone(), host.clone()));
+            taken.insert((listener.bind_address(), place.host.clone()));
         }
     }
     taken
+}
+
+/// Returns the address of a listener, with whether it speaks TLS there; both for what is neither TLS nor HTTP.
+fn taken_addresses(listener: &JudgedListener) -> Vec<(String, bool)> {
+    let tls: &[bool] = match listener.protocol {
+        ListenerProtocol::Http => &[false],
+        ListenerProtocol::Https | ListenerProtocol::Tls { .. } => &[true],
+        // Its datagrams are those of HTTP/3.
+        ListenerProtocol::Udp => &[false],
+        ListenerProtocol::Tcp | ListenerProtocol::Other => &[false, true],
+    };
+    tls.iter().map(|is_tls| (listener.address.clone(), *is_tls)).collect()
 }
 
 /// Returns the status of every Ingress: the addresses that are given for statuses, or else the one of `--ingress-http`.
@@ -199,202 +196,99 @@ fn ingress_status(options: &TranslateOptions) -> Value {
     json!({ "loadBalancer": { "ingress": addresses.iter().map(entry).collect::<Vec<_>>() } })
 }
 
-/// Finds the listeners of a route, and translates it for them. `None` if it has no parent of this controller.
-fn attach(
-    objects: &Objects,
-    key: &ObjectKey,
-    route: &Arc<HttpRoute>,
-    gateways: &mut [JudgedGateway],
+/// Services that the rules of a route lead to, and the position of the route.
+type UsedServices = Vec<(BTreeSet<ObjectKey>, usize)>;
+
+/// Attaches all routes, the oldest first, and translates them for their listeners. Returns them by kind and name.
+fn attach_routes(
     source: &BackendSource<'_>,
+    gateways: &mut JudgedGateways,
     groups: &mut BackendGroups,
-) -> Option<AttachedRoute> {
-    let mut attached = AttachedRoute {
-        key: key.clone(),
-        route: route.clone(),
-        places: Vec::new(),
-        entries: BTreeMap::new(),
-        faults: RouteFaults::default(),
-        parents: Vec::new(),
-        rejected: None,
-    };
-    let mut counted = BTreeSet::new();
-    for parent in &route.spec.parent_refs {
-        let is_gateway = parent.kind.as_deref().is_none_or(|kind| kind == "Gateway")
-            && parent.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP);
-        let gateway_key = ObjectKey::new(parent.namespace.as_deref().unwrap_or(&key.namespace), &parent.name);
-        let found = gateways.iter().position(|gateway| is_gateway && gateway.key == gateway_key);
-        let Some(at) = found else { continue };
-        let verdict = attach_to(objects, &mut attached, at, &gateways[at], parent);
-        attached.parents.push((parent.clone(), verdict.err()));
-    }
-    for (gateway, listener, _) in &attached.places {
-        if counted.insert((*gateway, *listener)) {
-            gateways[*gateway].listeners[*listener].attached_routes += 1;
-        }
-    }
-    for (gateway, listener) in &counted {
-        let listener = &gateways[*gateway].listeners[*listener];
-        let port = ListenerPort { port: listener.port, is_tls: listener.is_tls };
-        if !attached.entries.contains_key(&port) {
-            let entries = route_entries(key, route, port, source, groups, &mut attached.faults);
-            attached.entries.insert(port, entries);
-        }
-    }
-    if attached.entries.is_empty() {
-        // References are judged all the same.
-        let port = ListenerPort { port: 80, is_tls: false };
-        route_entries(key, route, port, source, &mut BackendGroups::default(), &mut attached.faults);
-    }
-    (!attached.parents.is_empty()).then_some(attached)
-}
-
-/// Attaches a route to the listeners of a parent.
-fn attach_to(
-    objects: &Objects,
-    attached: &mut AttachedRoute,
-    gateway_index: usize,
-    gateway: &JudgedGateway,
-    parent: &ParentReference,
-) -> Result<(), (&'static str, String)> {
-    let is_named = |listener: &JudgedListener| {
-        parent.section_name.as_deref().is_none_or(|name| name == listener.name)
-            && parent.port.is_none_or(|port| port == listener.port)
-    };
-    let named: Vec<usize> =
-        (0..gateway.listeners.len()).filter(|at| is_named(&gateway.listeners[*at])).collect();
-    if named.is_empty() {
-        return Err(("NoMatchingParent", "the Gateway has no listener of this name or port".to_owned()));
-    }
-    let takes = |at: &usize| {
-        let listener = &gateway.gateway.spec.listeners[*at];
-        let rule = listener.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.as_ref());
-        gateway.listeners[*at].kinds.contains(&"HTTPRoute")
-            && takes_namespace(objects, rule, &gateway.key.namespace, &attached.key.namespace)
-    };
-    let allowed: Vec<usize> = named.into_iter().filter(takes).collect();
-    if allowed.is_empty() {
-        return Err((
-            "NotAllowedByListeners",
-            "no listener takes routes of this kind and namespace (`allowedRoutes`)".to_owned(),
-        ));
-    }
-    let mut is_attached = false;
-    for at in allowed {
-        for host in common_hosts(&gateway.listeners[at].hostname, &attached.route.spec.hostnames) {
-            is_attached = true;
-            let place = (gateway_index, at, host);
-            if !attached.places.contains(&place) {
-                attached.places.push(place);
+) -> (Vec<AttachedRoute>, UsedServices) {
+    let objects = source.objects;
+    let mut offered = offered_routes(objects);
+    offered.sort_by(|one, other| {
+        (&one.metadata.creation_timestamp, one.key).cmp(&(&other.metadata.creation_timestamp, other.key))
+    });
+    let mut claimed = ClaimedHosts::default();
+    let attached = offered.into_iter().filter_map(|route| attach(objects, route, gateways, &mut claimed));
+    let mut routes: Vec<AttachedRoute> = attached.collect();
+    routes.sort_by(|one, other| (one.kind, &one.key).cmp(&(other.kind, &other.key)));
+    let mut uses = Vec::new();
+    for (index, route) in routes.iter_mut().enumerate() {
+        let key = route.key.clone();
+        let ruled = match route.kind {
+            Kind::HttpRoute => objects.http_routes.get(&key).map(|found| http_rules(&key, found)),
+            Kind::GrpcRoute => objects.grpc_routes.get(&key).map(|found| grpc_rules(&key, found)),
+            kind => {
+                let found = stream_routes(objects, kind).get(&key);
+                let user = BackendUser { kind: kind.name(), namespace: &key.namespace, client: None };
+                route.stream = found
+                    .map_or_else(Map::new, |found| stream_servers(user, found, source, &mut route.faults));
+                continue;
+            }
+        };
+        let Some(ruled) = ruled else { continue };
+        for place in &route.places {
+            let port = listener_port(&gateways.gateways[place.gateway], place.listener);
+            if !route.entries.contains_key(&port) {
+                let entries = route_entries(&ruled, &port, source, groups, &mut route.faults);
+                route.entries.insert(port, entries);
             }
         }
-    }
-    if is_attached {
-        Ok(())
-    } else {
-        Err((
-            "NoMatchingListenerHostname",
-            "no listener has a hostname that one of the route's fits".to_owned(),
-        ))
-    }
-}
-
-/// The hosts that a listener and a route have in common; empty texts are for every host.
-fn common_hosts(listener: &str, hostnames: &[String]) -> Vec<String> {
-    if hostnames.is_empty() {
-        return vec![listener.to_owned()];
-    }
-    let mut hosts = Vec::new();
-    for name in hostnames {
-        let name = name.to_ascii_lowercase();
-        if HostPattern::parse(&name).is_err() {
-            continue;
+        let services = groups.take_services();
+        if !services.is_empty() {
+            uses.push((services, index));
         }
-        let common = match () {
-            () if listener.is_empty() || listener == name || covers(listener, &name) => Some(name),
-            () if covers(&name, listener) => Some(listener.to_owned()),
-            () => None,
-        };
-        hosts.extend(common.filter(|host| !hosts.contains(host)));
-    }
-    hosts
-}
-
-/// Whether a wildcard covers another host, which may be a wildcard.
-fn covers(wide: &str, narrow: &str) -> bool {
-    wide.strip_prefix('*').is_some_and(|suffix| {
-        let narrow = narrow.strip_prefix('*').unwrap_or(narrow);
-        narrow.len() > suffix.len() && narrow.ends_with(suffix)
-    })
-}
-
-/// The hosts whose routes a site of this host has too, from narrow to wide, with itself.
-fn wider_hosts(host: &str) -> Vec<String> {
-    let mut hosts = vec![host.to_owned()];
-    let mut rest = host.strip_prefix("*.").unwrap_or(host);
-    while let Some((_, wider)) = rest.split_once('.') {
-        hosts.push(format!("*.{wider}"));
-        rest = wider;
-    }
-    if !host.is_empty() {
-        hosts.push(String::new());
-    }
-    hosts
-}
-
-impl AttachedRoute {
-    /// Returns the parents of this controller.
-    fn status(&self) -> Value {
-        let generation = self.route.metadata.generation;
-        let resolved = match &self.faults.unresolved {
-            Some((reason, message)) => StatusCondition::new("ResolvedRefs", false, reason, message),
-            None => StatusCondition::new("ResolvedRefs", true, "ResolvedRefs", "all references are resolved"),
-        };
-        let invalid = self.rejected.as_ref().or(self.faults.invalid.as_ref());
-        // A filter of another kind is a reference that is not resolved.
-        let invalid = invalid.filter(|_| {
-            !(self.rejected.is_none()
-                && self.faults.unresolved.as_ref().is_some_and(|(reason, _)| *reason == "InvalidKind"))
-        });
-        let parents = self.parents.iter().map(|(parent, refused)| {
-            let accepted = match (refused, invalid) {
-                (Some((reason, message)), _) => StatusCondition::new("Accepted", false, reason, message),
-                (None, Some(fault)) if !self.faults.has_valid_rule => {
-                    StatusCondition::new("Accepted", false, "UnsupportedValue", fault)
-                }
-                (None, _) => StatusCondition::new("Accepted", true, "Accepted", "the route is accepted"),
-            };
-            let mut conditions = vec![accepted.json(generation), resolved.json(generation)];
-            if let (None, Some(fault), true) = (refused, invalid, self.faults.has_valid_rule) {
-                let partly = format!("Rules that cannot be followed are answered 500: {fault}");
-                conditions.push(
-                    StatusCondition::new("PartiallyInvalid", true, "UnsupportedValue", &partly)
-                        .json(generation),
-                );
-            }
-            json!({
-                "parentRef": parent_json(parent),
-                "controllerName": CONTROLLER_NAME,
-                "conditions": conditions,
-            })
-        });
-        json!({ "parents": parents.collect::<Vec<_>>() })
-    }
-}
-
-fn parent_json(parent: &ParentReference) -> Value {
-    let mut table = Map::new();
-    table.insert("group".to_owned(), json!(parent.group.as_deref().unwrap_or(GATEWAY_GROUP)));
-    table.insert("kind".to_owned(), json!(parent.kind.as_deref().unwrap_or("Gateway")));
-    table.insert("name".to_owned(), json!(parent.name));
-    for (key, value) in [("namespace", &parent.namespace), ("sectionName", &parent.section_name)] {
-        if let Some(value) = value {
-            table.insert(key.to_owned(), json!(value));
+        if route.entries.is_empty() {
+            // References are judged all the same.
+            let port = ListenerPort { port: 80, is_tls: false, client: None };
+            route_entries(&ruled, &port, source, &mut BackendGroups::default(), &mut route.faults);
         }
     }
-    if let Some(port) = parent.port {
-        table.insert("port".to_owned(), json!(port));
+    (routes, uses)
+}
+
+fn stream_routes(objects: &Objects, kind: Kind) -> &Table<StreamRoute> {
+    match kind {
+        Kind::TlsRoute => &objects.tls_routes,
+        Kind::TcpRoute => &objects.tcp_routes,
+        _ => &objects.udp_routes,
     }
-    Value::Object(table)
+}
+
+/// All routes, of every kind.
+fn offered_routes(objects: &Objects) -> Vec<OfferedRoute<'_>> {
+    let mut all = Vec::new();
+    for (key, route) in &objects.http_routes {
+        let (metadata, spec) = (&route.metadata, &route.spec);
+        let (parents, hostnames) = (spec.parent_refs.as_slice(), spec.hostnames.as_slice());
+        all.push(OfferedRoute { kind: Kind::HttpRoute, key, metadata, parents, hostnames });
+    }
+    for (key, route) in &objects.grpc_routes {
+        let (metadata, spec) = (&route.metadata, &route.spec);
+        let (parents, hostnames) = (spec.parent_refs.as_slice(), spec.hostnames.as_slice());
+        all.push(OfferedRoute { kind: Kind::GrpcRoute, key, metadata, parents, hostnames });
+    }
+    for kind in [Kind::TlsRoute, Kind::TcpRoute, Kind::UdpRoute] {
+        for (key, route) in stream_routes(objects, kind) {
+            let (metadata, spec) = (&route.metadata, &route.spec);
+            // Only TLS names a host.
+            let hostnames = if kind == Kind::TlsRoute { spec.hostnames.as_slice() } else { &[] };
+            all.push(OfferedRoute { kind, key, metadata, parents: &spec.parent_refs, hostnames });
+        }
+    }
+    all
+}
+
+/// Returns what the routes of a listener depend on.
+fn listener_port(gateway: &JudgedGateway, listener: usize) -> ListenerPort {
+    let state = &gateway.listeners[listener];
+    ListenerPort {
+        port: state.port,
+        is_tls: state.protocol == ListenerProtocol::Https,
+        client: gateway.client_certificate().cloned(),
+    }
 }
 
 /// What became of a route, or of a site, when the configuration was checked.
@@ -411,13 +305,14 @@ enum PieceState {
 
 /// Reads the configuration, and replaces what has faults, until it has none.
 fn read_config(
-    gateways: &mut [JudgedGateway],
+    judged: &mut JudgedGateways,
     routes: &mut [AttachedRoute],
     ingresses: &mut IngressSet,
     groups: &BackendGroups,
     options: &TranslateOptions,
     read: ReadTree<'_>,
 ) -> Result<Config, String> {
+    let gateways = judged.gateways.as_mut_slice();
     // Places: 0 is the base; then the listeners; then the routes; then the Ingresses.
     let listeners: Vec<(usize, usize)> = (0..gateways.len())
         .flat_map(|gateway| (0..gateways[gateway].listeners.len()).map(move |listener| (gateway, listener)))
@@ -490,6 +385,19 @@ struct SiteRoute<'a> {
 /// Routes of a listener with their places, by host.
 type RoutesByHost<'a> = BTreeMap<&'a str, Vec<(&'a RouteEntry, usize)>>;
 
+/// What a tree is made of.
+struct TreeBuilder<'a> {
+    gateways: &'a [JudgedGateway],
+    routes: &'a [AttachedRoute],
+    states: &'a [PieceState],
+    /// Gateway and listener, in the order of their places.
+    listeners: &'a [(usize, usize)],
+    /// The listener that has a host of an address: the narrowest that covers it.
+    owners: BTreeMap<(String, &'a str), usize>,
+    /// Addresses of Ingresses.
+    ingress_addresses: BTreeSet<String>,
+}
+
 fn build_tree(
     gateways: &[JudgedGateway],
     routes: &[AttachedRoute],
@@ -499,61 +407,20 @@ fn build_tree(
     states: &[PieceState],
     listeners: &[(usize, usize)],
 ) -> Node {
-    let first_route = 1 + listeners.len();
-    // Routes by listener and host.
-    let mut hosted: BTreeMap<(usize, usize), RoutesByHost<'_>> = BTreeMap::new();
-    for (index, route) in routes.iter().enumerate() {
-        let place = first_route + index;
-        if states[place] == PieceState::Absent {
-            continue;
-        }
-        for (gateway, listener, host) in &route.places {
-            let state = &gateways[*gateway].listeners[*listener];
-            let port = ListenerPort { port: state.port, is_tls: state.is_tls };
-            let entries = route.entries.get(&port).map(Vec::as_slice).unwrap_or_default();
-            let hosts = hosted.entry((*gateway, *listener)).or_default();
-            hosts.entry(host).or_default().extend(entries.iter().map(|entry| (entry, place)));
-        }
-    }
-    // Each host of an address belongs to the narrowest listener there that covers it.
-    let served = listeners.iter().enumerate().filter_map(|(at, (gateway, listener))| {
-        let state = &gateways[*gateway].listeners[*listener];
-        let is_served = state.is_served() && states[at + 1] != PieceState::Absent;
-        is_served.then_some(((state.address.as_str(), state.hostname.as_str()), at))
-    });
-    let owners: BTreeMap<(&str, &str), usize> = served.collect();
-    let owner = |address: &str, host: &str| {
-        wider_hosts(host).iter().find_map(|wider| owners.get(&(address, wider.as_str()))).copied()
+    let mut builder = TreeBuilder {
+        gateways,
+        routes,
+        states,
+        listeners,
+        owners: BTreeMap::new(),
+        ingress_addresses: ingresses.addresses(),
     };
-    let mut sites = Vec::new();
-    for (at, (gateway, listener)) in listeners.iter().enumerate() {
-        let place = at + 1;
-        let state = &gateways[*gateway].listeners[*listener];
-        if !state.is_served() || states[place] == PieceState::Absent {
-            continue;
-        }
-        let none = BTreeMap::new();
-        let hosts = hosted.get(&(*gateway, *listener)).unwrap_or(&none);
-        let mut names: BTreeSet<&str> = hosts.keys().copied().collect();
-        // Its own host too, so that requests for it reach no wider listener.
-        names.insert(&state.hostname);
-        for name in names.into_iter().filter(|name| owner(&state.address, name) == Some(at)) {
-            let mut of_site = Vec::new();
-            for (host_depth, host) in wider_hosts(name).iter().enumerate() {
-                let found = hosts.get(host.as_str()).map(Vec::as_slice).unwrap_or_default();
-                of_site.extend(found.iter().map(|(entry, place)| SiteRoute {
-                    host_depth,
-                    entry,
-                    place: *place,
-                }));
-            }
-            of_site.sort_by(|one, other| {
-                (one.host_depth, &one.entry.rank).cmp(&(other.host_depth, &other.entry.rank))
-            });
-            sites.push(site_node(state, name, place, &of_site, states));
-        }
-    }
-    let first_ingress = first_route + routes.len();
+    builder.owners = builder
+        .served()
+        .map(|(at, listener)| ((listener.bind_address(), listener.hostname.as_str()), at))
+        .collect();
+    let (mut sites, mut streams) = (builder.sites(), builder.streams());
+    let first_ingress = builder.first_route() + routes.len();
     let ingress_states: Vec<IngressState> = states[first_ingress..]
         .iter()
         .map(|state| match state {
@@ -563,7 +430,7 @@ fn build_tree(
         })
         .collect();
     sites.extend(ingresses.sites(first_ingress, &ingress_states, &options.unusable));
-    let streams = ingresses.streams(first_ingress, &ingress_states, &options.unusable);
+    streams.extend(ingresses.streams(first_ingress, &ingress_states, &options.unusable));
     let mut top = options.base.clone();
     if !gateways.is_empty() || ingresses.len() > 0 {
         let tables: Map<String, Value> =
@@ -584,25 +451,167 @@ fn build_tree(
     node
 }
 
+impl<'a> TreeBuilder<'a> {
+    fn first_route(&self) -> usize {
+        1 + self.listeners.len()
+    }
+
+    /// Listeners that are served, with their positions.
+    fn served(&self) -> impl Iterator<Item = (usize, &'a JudgedListener)> + use<'a> {
+        let (gateways, states) = (self.gateways, self.states);
+        self.listeners.iter().enumerate().filter_map(move |(at, (gateway, listener))| {
+            let listener = &gateways[*gateway].listeners[*listener];
+            (listener.is_served() && states[at + 1] != PieceState::Absent).then_some((at, listener))
+        })
+    }
+
+    fn is_owner(&self, at: usize, listener: &JudgedListener, host: &str) -> bool {
+        let address = listener.bind_address();
+        let find = |wider: &String| self.owners.get(&(address.clone(), wider.as_str())).copied();
+        wider_hosts(host).iter().find_map(find) == Some(at)
+    }
+
+    /// One site for every host of each listener for HTTP.
+    fn sites(&self) -> Vec<Node> {
+        // Routes by listener and host.
+        let mut hosted: BTreeMap<(usize, usize), RoutesByHost<'_>> = BTreeMap::new();
+        for (index, route) in self.routes.iter().enumerate() {
+            let place = self.first_route() + index;
+            if self.states[place] == PieceState::Absent || route.entries.is_empty() {
+                continue;
+            }
+            for at in &route.places {
+                let port = listener_port(&self.gateways[at.gateway], at.listener);
+                let entries = route.entries.get(&port).map(Vec::as_slice).unwrap_or_default();
+                let hosts = hosted.entry((at.gateway, at.listener)).or_default();
+                hosts.entry(&at.host).or_default().extend(entries.iter().map(|entry| (entry, place)));
+            }
+        }
+        let datagrams: BTreeSet<&str> = self
+            .served()
+            .filter(|(_, listener)| listener.protocol == ListenerProtocol::Udp)
+            .map(|(_, listener)| listener.address.as_str())
+            .collect();
+        let mut sites = Vec::new();
+        for (at, state) in self.served().filter(|(_, listener)| listener.protocol.is_http()) {
+            let none = BTreeMap::new();
+            let hosts = hosted.get(&self.listeners[at]).unwrap_or(&none);
+            let mut names: BTreeSet<&str> = hosts.keys().copied().collect();
+            // Its own host too, so that requests for it reach no wider listener.
+            names.insert(&state.hostname);
+            for name in names.into_iter().filter(|name| self.is_owner(at, state, name)) {
+                let mut of_site = Vec::new();
+                for (host_depth, host) in wider_hosts(name).iter().enumerate() {
+                    let found = hosts.get(host.as_str()).map(Vec::as_slice).unwrap_or_default();
+                    of_site.extend(found.iter().map(|(entry, place)| SiteRoute {
+                        host_depth,
+                        entry,
+                        place: *place,
+                    }));
+                }
+                of_site.sort_by(|one, other| {
+                    (one.host_depth, &one.entry.rank).cmp(&(other.host_depth, &other.entry.rank))
+                });
+                let has_datagrams = datagrams.contains(state.address.as_str());
+                sites.push(site_node(state, name, at + 1, has_datagrams, &of_site, self.states));
+            }
+        }
+        sites
+    }
+
+    /// One stream for each listener of a route that is not of HTTP. Of several routes for a host of a listener, the oldest has it.
+    fn streams(&self) -> Vec<Node> {
+        let positions: BTreeMap<(usize, usize), usize> = self
+            .served()
+            .filter(|(_, listener)| !listener.protocol.is_http())
+            .map(|(at, _)| (self.listeners[at], at))
+            .collect();
+        let mut by_age: Vec<(usize, &AttachedRoute)> = self.routes.iter().enumerate().collect();
+        by_age.retain(|(_, route)| !route.stream.is_empty());
+        by_age.sort_by(|(_, one), (_, other)| (&one.created, &one.key).cmp(&(&other.created, &other.key)));
+        let mut taken: BTreeSet<(String, &str)> = BTreeSet::new();
+        let mut streams = Vec::new();
+        for (index, route) in by_age {
+            let place = self.first_route() + index;
+            let mut hosts: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
+            for of_route in &route.places {
+                let Some(at) = positions.get(&(of_route.gateway, of_route.listener)) else { continue };
+                let listener = &self.gateways[of_route.gateway].listeners[of_route.listener];
+                let host = of_route.host.as_str();
+                if self.is_owner(*at, listener, host) && taken.insert((listener.bind_address(), host)) {
+                    hosts.entry(*at).or_default().push(host);
+                }
+            }
+            for (at, hosts) in hosts {
+                let (gateway, listener) = self.listeners[at];
+                let listener = &self.gateways[gateway].listeners[listener];
+                let has_servers = route.stream["to"].as_array().is_some_and(|servers| !servers.is_empty());
+                let is_followed = has_servers && self.states[place] == PieceState::Whole;
+                let mut table = if is_followed { route.stream.clone() } else { refusing_stream() };
+                if listener.protocol == ListenerProtocol::Udp {
+                    table.insert("protocol".to_owned(), json!("udp"));
+                }
+                let name = format!("{}/{}:{}", route.key.namespace, route.key.name, listener.port);
+                if name.len() <= STREAM_NAME_MAX {
+                    table.insert("name".to_owned(), json!(name));
+                }
+                if hosts != [""] {
+                    table.insert("names".to_owned(), json!(hosts));
+                }
+                table.insert("listen".to_owned(), json!(listener.address));
+                if self.states[place] != PieceState::Absent {
+                    streams.push(Node::from(Value::Object(table)).at(place));
+                }
+            }
+        }
+        streams.extend(self.refusing_streams(&taken));
+        streams
+    }
+
+    /// Streams that refuse clients of TLS whose name no route has, at addresses without sites.
+    fn refusing_streams(&self, taken: &BTreeSet<(String, &str)>) -> Vec<Node> {
+        let with_sites: BTreeSet<&str> = self
+            .served()
+            .filter(|(_, listener)| listener.protocol == ListenerProtocol::Https)
+            .map(|(_, listener)| listener.address.as_str())
+            .chain(self.ingress_addresses.iter().map(String::as_str))
+            .collect();
+        let mut done = BTreeSet::new();
+        let mut streams = Vec::new();
+        for (at, listener) in self.served() {
+            let address = listener.address.as_str();
+            let is_open = with_sites.contains(address) || taken.contains(&(listener.bind_address(), ""));
+            if matches!(listener.protocol, ListenerProtocol::Tls { .. }) && !is_open && done.insert(address) {
+                let mut table = refusing_stream();
+                table.insert("listen".to_owned(), json!(address));
+                streams.push(Node::from(Value::Object(table)).at(at + 1));
+            }
+        }
+        streams
+    }
+}
+
 fn site_node(
     listener: &JudgedListener,
     host: &str,
     place: usize,
+    has_datagrams: bool,
     routes: &[SiteRoute<'_>],
     states: &[PieceState],
 ) -> Node {
+    let is_tls = listener.protocol == ListenerProtocol::Https;
     let mut site = Map::new();
     if !host.is_empty() {
         site.insert("hosts".to_owned(), json!([host]));
     }
-    site.insert(
-        "listen".to_owned(),
-        json!([{ "address": listener.address, "tls": listener.is_tls, "h2c": !listener.is_tls }]),
-    );
-    if listener.is_tls {
-        let paths: Vec<(String, String)> = listener.certificates.iter().map(certificate_paths).collect();
-        let (chains, keys): (Vec<String>, Vec<String>) = paths.into_iter().unzip();
-        site.insert("tls".to_owned(), json!({ "certificate": chains, "key": keys }));
+    let mut listen = json!({ "address": listener.address, "tls": is_tls, "h2c": !is_tls });
+    if is_tls && has_datagrams {
+        // The datagrams of the port are those of a route.
+        listen["http3"] = json!(false);
+    }
+    site.insert("listen".to_owned(), json!([listen]));
+    if is_tls {
+        site.insert("tls".to_owned(), tls_table(listener));
     }
     let mut node = Node::from(Value::Object(site)).at(place);
     let routes = routes.iter().map(|route| {
@@ -618,4 +627,15 @@ fn site_node(
         node.set_entry("route", Node::list(routes).at_own(place));
     }
     node
+}
+
+/// Returns the `tls` of a listener.
+fn tls_table(listener: &JudgedListener) -> Value {
+    let paths: Vec<(String, String)> = listener.certificates.iter().map(certificate_paths).collect();
+    let (chains, keys): (Vec<String>, Vec<String>) = paths.into_iter().unzip();
+    let mut tls = json!({ "certificate": chains, "key": keys });
+    if let Some(client) = &listener.client {
+        tls["client"] = json!({ "ca": client.authorities, "required": !client.is_optional });
+    }
+    tls
 }

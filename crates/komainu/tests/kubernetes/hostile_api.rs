@@ -23,7 +23,7 @@ fn endless_lists_are_given_up() {
     let item = b"{\"metadata\":{\"name\":\"x\"},\"spec\":{}},".repeat(4096);
     cluster.api.lie("httproutes", b"{\"metadata\":{},\"items\":[", &item, Duration::ZERO);
     cluster.api.forget_versions();
-    cluster.rig.expect_report("HTTPRoute: length limit exceeded");
+    cluster.rig.expect_report("HTTPRoute: the API server sends a response of more than 64 MiB");
     expect_served(&cluster);
     cluster.api.be_honest();
     cluster.rig.expect_report("the API server answers again");
@@ -33,8 +33,8 @@ fn endless_lists_are_given_up() {
 #[test]
 fn endless_lines_of_watches_are_given_up() {
     let (cluster, _one) = serving();
-    cluster.api.send_false_event(&b"x".repeat(5 << 20));
-    cluster.rig.expect_report("the API server sends an object of more than 4 MiB");
+    cluster.api.send_false_event(&b"x".repeat(11 << 20));
+    cluster.rig.expect_report("the API server sends an object of more than 10 MiB");
     expect_served(&cluster);
     cluster.api.send_false_event(b"not json\n");
     cluster.api.be_honest();

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use serde_json::{Map, Value, json};
 
+use crate::backend_tls::BackendTls;
 use crate::backends::{Backend, BackendGroups, BackendSource};
 use crate::objects::{ObjectKey, ServicePort};
 
@@ -62,7 +63,12 @@ pub(crate) fn resolve_service(
         _ => "http",
     });
     let mut name = format!("{}.{}.{}", key.namespace, key.name, found.port);
-    let is_usual = options.scheme.is_none() && options.table.is_empty() && !options.uses_service_address;
+    // BackendTLSPolicies concern Gateways alone.
+    let policy = source.policies.of_port(key, found.name.as_deref().unwrap_or_default());
+    let is_usual = options.scheme.is_none()
+        && options.table.is_empty()
+        && !options.uses_service_address
+        && matches!(policy, BackendTls::None);
     if !is_usual {
         name += &format!(".ingress.{}", options.owner);
     }

@@ -44,3 +44,28 @@ fn golden_hosts() {
 fn golden_conflicts() {
     expect_case("conflicts");
 }
+
+#[test]
+fn golden_grpc() {
+    expect_case("grpc");
+}
+
+#[test]
+fn golden_streams() {
+    expect_case("streams");
+}
+
+#[test]
+fn golden_listener_sets() {
+    expect_case("listener_sets");
+}
+
+#[test]
+fn golden_backend_tls() {
+    expect_case("backend_tls");
+}
+
+#[test]
+fn golden_client_certificates() {
+    expect_case("client_certificates");
+}

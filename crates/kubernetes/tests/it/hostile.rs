@@ -45,6 +45,121 @@ fn ten_thousand_broken_routes_stop_no_other() {
 }
 
 #[test]
+fn ten_thousand_broken_objects_of_other_kinds_stop_no_other() {
+    let mut all = objects(BEGINNING);
+    let hostile = |kind: &str, index: usize, spec: Value| json!({ "kind": kind, "metadata": { "name": format!("o{index}"), "namespace": "hostile" }, "spec": spec });
+    let parents = json!([{ "name": "web", "namespace": "infra" }]);
+    for index in 0..10_000 {
+        let object = match index % 7 {
+            0 => {
+                let one =
+                    json!({ "method": { "type": "RegularExpression", "service": "([", "method": "x" } });
+                hostile(
+                    "GRPCRoute",
+                    index,
+                    json!({ "parentRefs": parents, "hostnames": [format!("r{index}.test")], "rules": [{ "matches": [one] }] }),
+                )
+            }
+            1 => hostile(
+                "TCPRoute",
+                index,
+                json!({ "parentRefs": parents, "rules": [{ "backendRefs": [{ "name": "shop", "namespace": "shop", "port": 80 }] }] }),
+            ),
+            2 => hostile("UDPRoute", index, json!({ "parentRefs": parents, "rules": [] })),
+            3 => hostile(
+                "TLSRoute",
+                index,
+                json!({ "parentRefs": parents, "hostnames": ["a b", "*"], "rules": [{}, {}] }),
+            ),
+            4 => {
+                let listener =
+                    json!({ "name": "x", "port": 80, "protocol": "HTTP", "hostname": "shop.example.com" });
+                hostile(
+                    "ListenerSet",
+                    index,
+                    json!({ "parentRef": { "name": "web", "namespace": "infra" }, "listeners": [listener] }),
+                )
+            }
+            5 => {
+                // A policy of this namespace for a Service of another one.
+                let target = json!({ "group": "", "kind": "Service", "name": "shop" });
+                hostile(
+                    "BackendTLSPolicy",
+                    index,
+                    json!({ "targetRefs": [target], "validation": { "hostname": "$host", "wellKnownCACertificates": "System" } }),
+                )
+            }
+            _ => {
+                json!({ "kind": "ConfigMap", "metadata": { "name": format!("o{index}"), "namespace": "hostile" }, "data": { "ca.crt": "no certificate" } })
+            }
+        };
+        put(&mut all, object);
+    }
+    let translation = translate(&all, &TranslateOptions::default()).unwrap();
+    let text = statuses(&translation);
+    assert!(text.contains("HTTPRoute shop/shop parent web: Accepted=True Accepted\n"), "{}", &text[..2000]);
+    assert!(text.contains("HTTPRoute shop/shop parent web: ResolvedRefs=True ResolvedRefs\n"));
+    let alone = translated(BEGINNING);
+    let shop = |tree: &Value| {
+        let sites = tree["site"].as_array().unwrap();
+        sites.iter().find(|site| site["hosts"] == json!(["shop.example.com"])).cloned().unwrap()
+    };
+    assert_eq!(shop(&translation.tree), shop(&alone.tree));
+    assert_eq!(translation.tree["upstreams"], alone.tree["upstreams"]);
+    assert!(translation.tree.get("stream").is_none(), "no listener takes streams");
+}
+
+#[test]
+fn streams_of_tenants_take_no_names_of_others_and_lead_to_no_gateway() {
+    let own = "10.9.9.9";
+    let gateway = json!({
+        "kind": "Gateway", "metadata": { "name": "tls", "namespace": "infra" },
+        "spec": { "gatewayClassName": "komainu", "listeners": [
+            { "name": "tls", "port": 443, "protocol": "TLS", "tls": { "mode": "Passthrough" }, "allowedRoutes": { "namespaces": { "from": "All" } } },
+            { "name": "tcp", "port": 81, "protocol": "TCP", "allowedRoutes": { "namespaces": { "from": "All" } } },
+        ] },
+    });
+    let mut all = objects(BEGINNING);
+    put(&mut all, gateway);
+    let route = |kind: &str, namespace: &str, created: &str, service: &str| {
+        json!({
+            "kind": kind, "metadata": { "name": "r", "namespace": namespace, "creationTimestamp": created },
+            "spec": {
+                "parentRefs": [{ "name": "tls", "namespace": "infra" }], "hostnames": ["git.example.com"],
+                "rules": [{ "backendRefs": [{ "name": service, "port": 80 }] }],
+            },
+        })
+    };
+    put(&mut all, route("TLSRoute", "shop", "2026-01-01T00:00:00Z", "shop"));
+    put(&mut all, route("TLSRoute", "hostile", "2026-01-02T00:00:00Z", "back"));
+    // Its connections would come back to it.
+    put(&mut all, route("TCPRoute", "hostile", "2026-01-02T00:00:00Z", "back"));
+    put(
+        &mut all,
+        json!({ "kind": "Service", "metadata": { "name": "back", "namespace": "hostile" }, "spec": { "ports": [{ "port": 80 }] } }),
+    );
+    put(
+        &mut all,
+        json!({
+            "kind": "EndpointSlice", "metadata": { "name": "back", "namespace": "hostile", "labels": { "kubernetes.io/service-name": "back" } },
+            "addressType": "IPv4", "endpoints": [{ "addresses": [own] }], "ports": [{ "port": 81 }],
+        }),
+    );
+    let options = TranslateOptions {
+        pool: vec!["10.9.9.8".parse().unwrap(), own.parse().unwrap()],
+        ..TranslateOptions::default()
+    };
+    let translation = translate(&all, &options).unwrap();
+    let streams = translation.tree["stream"].as_array().unwrap();
+    let of_git: Vec<&Value> =
+        streams.iter().filter(|stream| stream["names"] == json!(["git.example.com"])).collect();
+    assert_eq!(of_git.len(), 1, "{streams:?}");
+    assert_eq!(of_git[0]["name"], "shop/r:443");
+    let of_tcp = streams.iter().find(|stream| stream["name"] == "hostile/r:81").unwrap();
+    assert!(of_tcp.get("deny").is_some(), "{of_tcp}");
+}
+
+#[test]
 fn values_have_no_meaning_of_their_own() {
     let mut all = objects(BEGINNING);
     let odd = ["$host", "${HOME}", "*", "~ .*", "~* x", "!x", "a\"b", "$$", "$1"];

@@ -50,6 +50,10 @@ pub(crate) fn statuses(translation: &ClusterConfig) -> String {
             writeln!(out, "{part}: attached {}, kinds {kinds:?}", listener["attachedRoutes"]).unwrap();
             conditions(&mut out, &part, listener);
         }
+        for ancestor in status.status["ancestors"].as_array().into_iter().flatten() {
+            let gateway = ancestor["ancestorRef"]["name"].as_str().unwrap();
+            conditions(&mut out, &format!("{name} ancestor {gateway}"), ancestor);
+        }
         for parent in status.status["parents"].as_array().into_iter().flatten() {
             let reference = &parent["parentRef"];
             let section = reference["sectionName"].as_str().map_or(String::new(), |name| format!("#{name}"));
