@@ -22,7 +22,7 @@ FUZZ_S ?= 60
 LABS ?= files proxy idle $(basename $(notdir $(wildcard labs/hosts-*.toml)))
 BENCH ?=
 
-.PHONY: help build profile run test check bench conformance site fuzz audit install deb wheel gem cpan container tarball packages release clean
+.PHONY: help build profile run test check bench conformance chart site fuzz audit install deb wheel gem cpan container tarball packages release clean
 
 help: ## this list
 	@echo 'Komainu. The usual ways in:'
@@ -68,6 +68,12 @@ bench: build ## Komainu beside its peers, the generator beside wrk: half an hour
 
 conformance: build ## the conformance suite of Gateway API, as root, on a Kubernetes without containers (needs Go; docs/conformance)
 	scripts/conformance $(KOMAINU) --report docs/conformance
+
+chart: ## the Helm chart: linted, compared with packages/helm/default.yaml, tried at a running scripts/cluster, packed (needs Go or helm)
+	scripts/chart lint
+	scripts/chart check
+	@mkdir -p $(TARGET)/packages
+	scripts/chart package $(TARGET)/packages
 
 site: ## the documents as a book, in target/site
 	@scripts/setup site

@@ -89,6 +89,12 @@ impl Config {
         })
     }
 
+    /// Returns the error pages of the server and of all sites.
+    pub fn error_page_files(&self) -> impl Iterator<Item = &PathBuf> {
+        let of_sites = self.sites.iter().map(|site| &site.error_pages);
+        of_sites.chain([&self.error_pages]).flatten().map(|(_, path)| path)
+    }
+
     /// Returns the token files that authorize clients to purge the cache.
     pub fn purge_token_files(&self) -> impl Iterator<Item = &PathBuf> {
         let routes = self.sites.iter().flat_map(|site| &site.routes).map(|route| &route.cache);

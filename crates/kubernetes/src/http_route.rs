@@ -12,6 +12,7 @@ use crate::objects::{
     BackendReference, CorsFilter, HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, NamedMatch,
     NamedValue, ObjectKey, PathModifier, RequestRedirect,
 };
+use crate::policies::{AppliedPolicy, PolicySet};
 
 /// Precedence of a route among those of its host: the least comes first. Exact paths, expressions, prefixes from long to
 /// short, methods of any service of gRPC; then those with a method, with more header fields, with more query parameters; then the
@@ -60,6 +61,14 @@ pub(crate) struct RuledRoute<'a> {
 }
 
 impl<'a> RuledRoute<'a> {
+    /// The policies of a rule. They name HTTPRoutes alone.
+    fn policy(&self, rule: &HttpRule, policies: &PolicySet) -> AppliedPolicy {
+        match self.kind {
+            "HTTPRoute" => policies.of_rule(self.key, rule.name.as_deref()),
+            _ => AppliedPolicy::default(),
+        }
+    }
+
     /// The route at a listener, as backends see it.
     fn user(&'a self, listener: &'a ListenerPort) -> BackendUser<'a> {
         BackendUser { kind: self.kind, namespace: &self.key.namespace, client: listener.client.as_ref() }
@@ -137,6 +146,7 @@ pub(crate) fn route_entries(
     route: &RuledRoute<'_>,
     listener: &ListenerPort,
     source: &BackendSource<'_>,
+    policies: &PolicySet,
     groups: &mut BackendGroups,
     faults: &mut RouteFaults,
 ) -> Vec<RouteEntry> {
@@ -144,7 +154,7 @@ pub(crate) fn route_entries(
     for (index, rule) in route.rules.iter().enumerate() {
         let mut translator = RuleTranslator { route, rule: &rule.rule, listener, source, groups, faults };
         let (handling, is_valid) = match translator.handling() {
-            Ok(handling) => (handling, true),
+            Ok(handling) => (handling.with_policy(&route.policy(&rule.rule, policies)), true),
             Err(fault) => {
                 translator.faults.invalid.get_or_insert(fault);
                 (Handling::failing(), false)
@@ -180,6 +190,16 @@ struct PathChange {
 }
 
 impl Handling {
+    /// Adds the policies of the rule.
+    fn with_policy(mut self, policy: &AppliedPolicy) -> Handling {
+        policy.add_to_route(&mut self.table);
+        if policy.is_closed() {
+            policy.close(&mut self.table);
+            self.path = None;
+        }
+        self
+    }
+
     /// 500, as Gateway API asks for where a rule cannot be followed.
     fn failing() -> Handling {
         Handling { table: failing_table(), path: None }

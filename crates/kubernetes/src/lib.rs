@@ -7,6 +7,9 @@
 //!
 //! | Module | Owns |
 //! |---|---|
+//! | `policy_words` | which directives a KomainuPolicy has, and in which form |
+//! | `policy_spec` | the specification of a KomainuPolicy as directives |
+//! | `policy_definition` | the definition of KomainuPolicies for the API server |
 //! | `objects` | the fields that are used of each kind, and the store of all objects |
 //! | `escape` | values of objects as values of directives |
 //! | `grants` | which namespaces may name which objects |
@@ -16,6 +19,7 @@
 //! | `listeners` | Gateways and ListenerSets: addresses, conflicts, certificates |
 //! | `backend_tls` | BackendTLSPolicies: TLS towards Services |
 //! | `backends` | Services and their endpoints as groups of upstream servers |
+//! | `policies` | targets, conflicts and references of KomainuPolicies |
 //! | `http_route` | the rules of HTTPRoutes as routes |
 //! | `grpc_route` | the rules of GRPCRoutes |
 //! | `stream_route` | TLSRoutes, TCPRoutes and UDPRoutes as streams |
@@ -34,6 +38,9 @@
 //!
 //! Modules, from low to high; each imports only from those above it.
 
+mod policy_words;
+mod policy_spec;
+pub mod policy_definition;
 pub mod objects;
 mod escape;
 mod grants;
@@ -43,6 +50,7 @@ mod authorities;
 mod listeners;
 mod backend_tls;
 mod backends;
+mod policies;
 mod http_route;
 mod grpc_route;
 mod stream_route;

@@ -310,6 +310,11 @@ impl JudgedListenerSet {
 }
 
 impl JudgedGateway {
+    /// Returns the listeners that are not those of its ListenerSets.
+    pub(crate) fn own_listeners(&self) -> &[JudgedListener] {
+        &self.listeners[..self.own_listeners]
+    }
+
     /// The certificate that servers are shown.
     pub(crate) fn client_certificate(&self) -> Option<&ClientCertificate> {
         self.client_certificate.as_ref()?.as_ref().ok()
@@ -318,7 +323,7 @@ impl JudgedGateway {
     /// Returns the Gateway's status.
     pub(crate) fn status(&self, options: &TranslateOptions) -> Value {
         let generation = self.gateway.metadata.generation;
-        let own = &self.listeners[..self.own_listeners];
+        let own = self.own_listeners();
         let valid = own.iter().filter(|listener| listener.is_valid()).count();
         let all = own.len();
         let accepted = match (&self.refused, valid) {

@@ -1,11 +1,14 @@
 //! Objects of the Kubernetes API: the fields that are used of each kind, and the store of all objects.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+use crate::policy_spec::PolicySpec;
 
 /// Objects of one kind that are kept. Further ones are ignored, which is logged.
 pub const OBJECTS_MAX: usize = 100_000;
@@ -158,6 +161,7 @@ api_structs! {
     HttpRouteSpec { parent_refs: Vec<ParentReference>, hostnames: Vec<String>, rules: Vec<HttpRule> }
     /// A rule of an HTTPRoute.
     HttpRule {
+        name: Option<String>,
         matches: Vec<HttpMatch>,
         filters: Vec<HttpFilter>,
         backend_refs: Vec<BackendReference>,
@@ -329,8 +333,29 @@ api_structs! {
     IngressClassSpec { controller: String }
     /// Texts by name.
     ConfigMap { metadata: Metadata, data: BTreeMap<String, String> }
-    /// A Secret; only `kubernetes.io/tls` and `Opaque` are kept.
+    /// A Secret; only `kubernetes.io/tls`, `Opaque` and [`POLICY_SECRET_TYPE`] are kept.
     Secret { metadata: Metadata, r#type: String, data: BTreeMap<String, String> }
+}
+
+/// A KomainuPolicy. Its specification is read field by field, so that a fault in one hides no other.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KomainuPolicy {
+    /// What every object has.
+    pub metadata: Metadata,
+    /// The specification, as it was sent.
+    pub spec: Value,
+    /// The status.
+    pub status: Value,
+    #[serde(skip)]
+    read: OnceLock<PolicySpec>,
+}
+
+impl KomainuPolicy {
+    /// Returns the specification, which is read once.
+    pub(crate) fn spec(&self) -> &PolicySpec {
+        self.read.get_or_init(|| PolicySpec::read(&self.spec))
+    }
 }
 
 /// A kind of objects that is watched.
@@ -354,6 +379,8 @@ pub enum Kind {
     UdpRoute,
     /// `BackendTLSPolicy`
     BackendTlsPolicy,
+    /// `KomainuPolicy`
+    KomainuPolicy,
     /// `ReferenceGrant`
     ReferenceGrant,
     /// `Service`
@@ -376,10 +403,14 @@ pub enum Kind {
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 /// The group of Ingresses.
 pub const INGRESS_GROUP: &str = "networking.k8s.io";
+/// The group of KomainuPolicies.
+pub const POLICY_GROUP: &str = "komainu.dev";
+/// Type of the Secrets that KomainuPolicies name, so that a policy cannot name those of applications.
+pub const POLICY_SECRET_TYPE: &str = "komainu.dev/policy";
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 17] = [
+    pub const ALL: [Kind; 18] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::HttpRoute,
@@ -389,6 +420,7 @@ impl Kind {
         Kind::TcpRoute,
         Kind::UdpRoute,
         Kind::BackendTlsPolicy,
+        Kind::KomainuPolicy,
         Kind::ReferenceGrant,
         Kind::Service,
         Kind::EndpointSlice,
@@ -412,6 +444,7 @@ impl Kind {
             Kind::TcpRoute => (GATEWAY_GROUP, &["v1", "v1alpha2"], "tcproutes"),
             Kind::UdpRoute => (GATEWAY_GROUP, &["v1", "v1alpha2"], "udproutes"),
             Kind::BackendTlsPolicy => (GATEWAY_GROUP, &["v1", "v1alpha3"], "backendtlspolicies"),
+            Kind::KomainuPolicy => (POLICY_GROUP, &["v1alpha1"], "komainupolicies"),
             Kind::ReferenceGrant => (GATEWAY_GROUP, &["v1", "v1beta1"], "referencegrants"),
             Kind::Service => ("", &["v1"], "services"),
             Kind::EndpointSlice => ("discovery.k8s.io", &["v1"], "endpointslices"),
@@ -436,6 +469,7 @@ impl Kind {
             Kind::TcpRoute => "TCPRoute",
             Kind::UdpRoute => "UDPRoute",
             Kind::BackendTlsPolicy => "BackendTLSPolicy",
+            Kind::KomainuPolicy => "KomainuPolicy",
             Kind::ReferenceGrant => "ReferenceGrant",
             Kind::Service => "Service",
             Kind::EndpointSlice => "EndpointSlice",
@@ -451,6 +485,12 @@ impl Kind {
     #[must_use]
     pub fn is_route(self) -> bool {
         matches!(self, Kind::HttpRoute | Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute | Kind::UdpRoute)
+    }
+
+    /// Whether its objects may refuse requests: without the right to read them nothing may be served.
+    #[must_use]
+    pub fn guards(self) -> bool {
+        self == Kind::KomainuPolicy
     }
 
     /// Whether its objects belong to namespaces.
@@ -500,6 +540,10 @@ pub struct Objects {
     pub udp_routes: Table<StreamRoute>,
     /// TLS towards Services.
     pub backend_tls_policies: Table<BackendTlsPolicy>,
+    /// Policies.
+    pub policies: Table<KomainuPolicy>,
+    /// Policies that are there and were not kept. They could be guards.
+    pub unread_policies: BTreeSet<ObjectKey>,
     /// Permissions of references.
     pub reference_grants: Table<ReferenceGrant>,
     /// Services.
@@ -569,6 +613,10 @@ macro_rules! in_table {
                 let $table = &mut $objects.backend_tls_policies;
                 $call
             }
+            Kind::KomainuPolicy => {
+                let $table = &mut $objects.policies;
+                $call
+            }
             Kind::ReferenceGrant => {
                 let $table = &mut $objects.reference_grants;
                 $call
@@ -620,6 +668,14 @@ impl Objects {
         if kind == Kind::ConfigMap {
             drop_large_entries(&mut object);
         }
+        if kind == Kind::KomainuPolicy {
+            let put = put_in(&mut self.policies, key.clone(), object);
+            let is_noted = match &put {
+                Ok(_) => self.unread_policies.remove(&key),
+                Err(_) => self.unread_policies.insert(key),
+            };
+            return put.map(|is_changed| is_changed || is_noted);
+        }
         in_table!(self, kind, table => put_in(table, key, object))
     }
 
@@ -649,6 +705,7 @@ impl Objects {
             Kind::TcpRoute => found!(tcp_routes),
             Kind::UdpRoute => found!(udp_routes),
             Kind::BackendTlsPolicy => found!(backend_tls_policies),
+            Kind::KomainuPolicy => found!(policies),
             Kind::Ingress => found!(ingresses),
             _ => None,
         }
@@ -656,11 +713,15 @@ impl Objects {
 
     /// Removes an object. Returns whether it was there.
     pub fn remove(&mut self, kind: Kind, key: &ObjectKey) -> bool {
-        in_table!(self, kind, table => table.remove(key).is_some())
+        let was_unread = kind == Kind::KomainuPolicy && self.unread_policies.remove(key);
+        was_unread | in_table!(self, kind, table => table.remove(key).is_some())
     }
 
     /// Removes the objects of a kind that are not among these, as after a list.
-    pub fn retain(&mut self, kind: Kind, keys: &std::collections::BTreeSet<ObjectKey>) -> bool {
+    pub fn retain(&mut self, kind: Kind, keys: &BTreeSet<ObjectKey>) -> bool {
+        if kind == Kind::KomainuPolicy {
+            self.unread_policies.retain(|key| keys.contains(key));
+        }
         in_table!(self, kind, table => {
             let before = table.len();
             table.retain(|key, _| keys.contains(key));
@@ -671,7 +732,7 @@ impl Objects {
 
 /// Whether a Secret is of a type that is kept.
 fn is_kept_secret(object: &Value) -> bool {
-    matches!(object.get("type").and_then(Value::as_str), None | Some(TLS_SECRET | "Opaque"))
+    matches!(object.get("type").and_then(Value::as_str), None | Some(TLS_SECRET | POLICY_SECRET_TYPE | "Opaque"))
 }
 
 /// Removes the entries of a ConfigMap that no directive has room for.
@@ -762,6 +823,7 @@ same_meaning! {
     GrpcRoute: spec;
     StreamRoute: spec;
     BackendTlsPolicy: spec;
+    KomainuPolicy: spec;
     ReferenceGrant: spec;
     Service: spec;
     EndpointSlice: address_type, endpoints, ports;
@@ -816,7 +878,7 @@ mod tests {
         let expected = json!({ "metadata": { "name": "a" }, "data": { "ca.crt": large, "small": "D" } });
         assert_eq!(trimmed(Kind::ConfigMap, object.clone()), expected);
         assert_eq!(trimmed(Kind::Service, object.clone())["data"], object["data"]);
-        for (kind, is_kept) in [(TLS_SECRET, true), ("Opaque", true), ("helm.sh/release.v1", false)] {
+        for (kind, is_kept) in [(TLS_SECRET, true), (POLICY_SECRET_TYPE, true), ("Opaque", true), ("helm.sh/release.v1", false)] {
             object["type"] = json!(kind);
             assert_eq!(trimmed(Kind::Secret, object.clone()).get("data").is_some(), is_kept, "{kind}");
         }

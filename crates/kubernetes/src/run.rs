@@ -182,7 +182,7 @@ async fn follow(client: ApiClient, kind: Kind, namespace: String, events: mpsc::
         let outcome = follow_once(&client, kind, &namespace, &events, &mut pause).await;
         let wait = match outcome {
             // Not installed, or not permitted: nothing of this kind is served.
-            Err(error @ ApiError::Status(403 | 404, _)) => {
+            Err(error @ ApiError::Status(code @ (403 | 404), _)) if code == 404 || !kind.guards() => {
                 let _ = events.send(ControllerEvent::Absent(kind, error.to_string())).await;
                 ABSENT_INTERVAL
             }

@@ -14,7 +14,7 @@ pub(crate) fn merged_status(kind: Kind, present: &Value, wanted: &Value, now: &s
     };
     let shared = match kind {
         kind if kind.is_route() => Some(("parents", "parentRef")),
-        Kind::BackendTlsPolicy => Some(("ancestors", "ancestorRef")),
+        Kind::BackendTlsPolicy | Kind::KomainuPolicy => Some(("ancestors", "ancestorRef")),
         _ => None,
     };
     if let Some((list, reference)) = shared {

@@ -24,6 +24,7 @@ use crate::listeners::{
 };
 use crate::objects::{Kind, ObjectKey, Objects, StreamRoute, Table};
 use crate::options::{CONTROLLER_NAME, FEATURES, StatusCondition, TranslateOptions};
+use crate::policies::{AppliedPolicy, PolicySet, judge_policies};
 use crate::stream_route::{refusing_stream, stream_servers};
 
 /// Bytes that the name of a stream has at most.
@@ -100,29 +101,32 @@ fn translate_by(
         .map(|(key, _)| key.name.as_str())
         .collect();
     let mut gateways = judge_gateways(objects, &classes, options, &mut files);
-    let mut policies = BackendTlsPolicies::judge(objects, &mut files);
+    let mut tls_policies = BackendTlsPolicies::judge(objects, &mut files);
     let mut groups = BackendGroups::default();
     let endpoints = index_endpoints(objects);
     let own_addresses = options.pool.iter().copied().collect();
     let source = BackendSource {
         objects,
         endpoints: &endpoints,
-        policies: &policies,
+        policies: &tls_policies,
         allows_loopback: options.allows_loopback,
         place: &options.place,
         own_addresses: &own_addresses,
     };
-    let (mut routes, uses) = attach_routes(&source, &mut gateways, &mut groups);
+    let policies = judge_policies(objects, &gateways.gateways, &source, &mut groups, &mut files);
+    // What policies name is no backend of a route.
+    groups.take_services();
+    let (mut routes, uses) = attach_routes(&source, &mut gateways, &policies, &mut groups);
     let mut ingresses = judge_ingresses(objects, options, &source, &mut groups, &mut files);
     for (services, route) in uses {
         let places = routes[route].places.iter();
         let keys = places.map(|place| gateways.gateways[place.gateway].key.clone()).collect();
-        policies.note_use(services, &keys);
+        tls_policies.note_use(services, &keys);
     }
     let listeners = gateways.gateways.iter().flat_map(|gateway| &gateway.listeners);
     let listeners = listeners.filter(|listener| listener.is_served());
     ingresses.yield_hosts(taken_hosts(&gateways.gateways, &routes), listeners.flat_map(taken_addresses));
-    let config = read_config(&mut gateways, &mut routes, &mut ingresses, &groups, options, read)?;
+    let config = read_config(&mut gateways, &mut routes, &mut ingresses, &policies, &groups, options, read)?;
     gateways.count_sets();
     let mut statuses: Vec<DesiredStatus> = Vec::new();
     for name in classes {
@@ -142,8 +146,10 @@ fn translate_by(
     statuses.extend(judged.iter().map(|state| desired(Kind::Gateway, &state.key, state.status(options))));
     statuses.extend(gateways.sets.iter().map(|set| desired(Kind::ListenerSet, &set.key, set.status(judged))));
     statuses.extend(routes.iter().map(|route| desired(route.kind, &route.key, route.status())));
-    statuses.extend(policies.statuses().map(|(key, status)| desired(Kind::BackendTlsPolicy, &key, status)));
+    statuses.extend(tls_policies.statuses().map(|(key, status)| desired(Kind::BackendTlsPolicy, &key, status)));
     statuses.extend(ingresses.keys().map(|key| desired(Kind::Ingress, key, ingress_status(options))));
+    let of_policies = policies.statuses.iter();
+    statuses.extend(of_policies.map(|(key, status)| desired(Kind::KomainuPolicy, key, status.clone())));
     let served = judged.iter().flat_map(|gateway| &gateway.listeners).filter(|listener| listener.is_served());
     let mut addresses: BTreeSet<String> = served.map(JudgedListener::bind_address).collect();
     addresses.extend(ingresses.addresses());
@@ -203,6 +209,7 @@ type UsedServices = Vec<(BTreeSet<ObjectKey>, usize)>;
 fn attach_routes(
     source: &BackendSource<'_>,
     gateways: &mut JudgedGateways,
+    policies: &PolicySet,
     groups: &mut BackendGroups,
 ) -> (Vec<AttachedRoute>, UsedServices) {
     let objects = source.objects;
@@ -232,7 +239,7 @@ fn attach_routes(
         for place in &route.places {
             let port = listener_port(&gateways.gateways[place.gateway], place.listener);
             if !route.entries.contains_key(&port) {
-                let entries = route_entries(&ruled, &port, source, groups, &mut route.faults);
+                let entries = route_entries(&ruled, &port, source, policies, groups, &mut route.faults);
                 route.entries.insert(port, entries);
             }
         }
@@ -243,7 +250,7 @@ fn attach_routes(
         if route.entries.is_empty() {
             // References are judged all the same.
             let port = ListenerPort { port: 80, is_tls: false, client: None };
-            route_entries(&ruled, &port, source, &mut BackendGroups::default(), &mut route.faults);
+            route_entries(&ruled, &port, source, policies, &mut BackendGroups::default(), &mut route.faults);
         }
     }
     (routes, uses)
@@ -308,6 +315,7 @@ fn read_config(
     judged: &mut JudgedGateways,
     routes: &mut [AttachedRoute],
     ingresses: &mut IngressSet,
+    policies: &PolicySet,
     groups: &BackendGroups,
     options: &TranslateOptions,
     read: ReadTree<'_>,
@@ -321,7 +329,7 @@ fn read_config(
     let first_ingress = first_route + routes.len();
     let mut states = vec![PieceState::Whole; first_ingress + ingresses.len()];
     loop {
-        let tree = build_tree(gateways, routes, ingresses, groups, options, &states, &listeners);
+        let tree = build_tree(gateways, routes, (ingresses, policies), groups, options, &states, &listeners);
         let findings = match read(tree) {
             Ok(config) => return Ok(config),
             Err(findings) => findings,
@@ -394,6 +402,7 @@ struct TreeBuilder<'a> {
     listeners: &'a [(usize, usize)],
     /// The listener that has a host of an address: the narrowest that covers it.
     owners: BTreeMap<(String, &'a str), usize>,
+    policies: &'a PolicySet,
     /// Addresses of Ingresses.
     ingress_addresses: BTreeSet<String>,
 }
@@ -401,7 +410,7 @@ struct TreeBuilder<'a> {
 fn build_tree(
     gateways: &[JudgedGateway],
     routes: &[AttachedRoute],
-    ingresses: &IngressSet,
+    (ingresses, policies): (&IngressSet, &PolicySet),
     groups: &BackendGroups,
     options: &TranslateOptions,
     states: &[PieceState],
@@ -413,6 +422,7 @@ fn build_tree(
         states,
         listeners,
         owners: BTreeMap::new(),
+        policies,
         ingress_addresses: ingresses.addresses(),
     };
     builder.owners = builder
@@ -494,6 +504,8 @@ impl<'a> TreeBuilder<'a> {
             .collect();
         let mut sites = Vec::new();
         for (at, state) in self.served().filter(|(_, listener)| listener.protocol.is_http()) {
+            let (gateway, listener) = self.listeners[at];
+            let policy = self.policies.of_listener(&self.gateways[gateway], listener);
             let none = BTreeMap::new();
             let hosts = hosted.get(&self.listeners[at]).unwrap_or(&none);
             let mut names: BTreeSet<&str> = hosts.keys().copied().collect();
@@ -513,7 +525,7 @@ impl<'a> TreeBuilder<'a> {
                     (one.host_depth, &one.entry.rank).cmp(&(other.host_depth, &other.entry.rank))
                 });
                 let has_datagrams = datagrams.contains(state.address.as_str());
-                sites.push(site_node(state, name, at + 1, has_datagrams, &of_site, self.states));
+                sites.push(site_node(state, name, at + 1, has_datagrams, &policy, &of_site, self.states));
             }
         }
         sites
@@ -596,6 +608,7 @@ fn site_node(
     host: &str,
     place: usize,
     has_datagrams: bool,
+    policy: &AppliedPolicy,
     routes: &[SiteRoute<'_>],
     states: &[PieceState],
 ) -> Node {
@@ -613,11 +626,17 @@ fn site_node(
     if is_tls {
         site.insert("tls".to_owned(), tls_table(listener));
     }
+    policy.add_to_site(&mut site);
     let mut node = Node::from(Value::Object(site)).at(place);
     let routes = routes.iter().map(|route| {
         let mut table = route.entry.conditions.clone();
         match states[route.place] {
-            PieceState::Whole => table.extend(route.entry.action.clone()),
+            PieceState::Whole => {
+                let mut action = route.entry.action.clone();
+                policy.add_defaults(&mut action);
+                policy.close(&mut action);
+                table.extend(action);
+            }
             _ => table.extend(failing_table()),
         }
         Node::from(Value::Object(table)).at(route.place)

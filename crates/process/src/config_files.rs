@@ -43,6 +43,11 @@ impl ConfigFiles {
         *self.memory.write().unwrap_or_else(PoisonError::into_inner) = files;
     }
 
+    /// Returns a file that is in memory.
+    pub fn in_memory(&self, path: &Path) -> Option<Vec<u8>> {
+        self.memory.read().unwrap_or_else(PoisonError::into_inner).get(path).cloned()
+    }
+
     /// Opens a file for reading. The supervisor opens only files of the configuration in force or of the one
     /// being loaded (`config::NamedFiles`).
     ///
@@ -97,8 +102,8 @@ impl ConfigFiles {
     /// # Errors
     /// The file cannot be opened or read, or is larger.
     pub fn read_up_to(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
-        if let Some(bytes) = self.memory.read().unwrap_or_else(PoisonError::into_inner).get(path) {
-            return Ok(bytes.clone());
+        if let Some(bytes) = self.in_memory(path) {
+            return Ok(bytes);
         }
         let mut bytes = Vec::new();
         let read = self.open(path)?.take(bytes_max + 1).read_to_end(&mut bytes);

@@ -10,6 +10,7 @@ use config::StatusPattern;
 use failure::IoFailure;
 use http::Status;
 use net::{ErrorPages, Page};
+use process::config_files::MemoryFiles;
 
 /// Maximum length of a host that a page names, in bytes: that of a DNS name.
 const HOST_BYTES_MAX: usize = 255;
@@ -27,14 +28,17 @@ pub struct SitePages {
 }
 
 impl SitePages {
-    /// Reads the error pages of several levels, the innermost first.
+    /// Reads the error pages of several levels, the innermost first, from memory or else from the disk.
     ///
     /// # Errors
     /// A file cannot be read or is too large.
-    pub fn read(levels: &[&config::ErrorPages]) -> io::Result<SitePages> {
+    pub fn read(levels: &[&config::ErrorPages], memory: &MemoryFiles) -> io::Result<SitePages> {
         let mut pages = SitePages::default();
         for (pattern, path) in levels.iter().rev().copied().flatten() {
-            let page = read(path)?;
+            let page = match memory.get(path) {
+                Some(body) => Page { content_type: content_type(path).into(), body: body.clone() },
+                None => read(path)?,
+            };
             match pattern {
                 StatusPattern::One(code) => pages.exact.insert(*code, page),
                 StatusPattern::Class(class) => pages.class.insert(u16::from(*class), page),
@@ -159,12 +163,16 @@ pub fn read(path: &Path) -> io::Result<Page> {
         return Err(named(io::Error::other("larger than 1 MiB")));
     }
     let body = std::fs::read(path).map_err(named)?;
-    let content_type = match path.extension().and_then(|extension| extension.to_str()) {
+    Ok(Page { content_type: content_type(path).into(), body })
+}
+
+/// Returns the media type of a page, by the extension of its file.
+fn content_type(path: &Path) -> &'static str {
+    match path.extension().and_then(|extension| extension.to_str()) {
         Some("json") => "application/json",
         Some("txt") => "text/plain; charset=utf-8",
         _ => "text/html; charset=utf-8",
-    };
-    Ok(Page { content_type: content_type.into(), body })
+    }
 }
 
 #[cfg(test)]
@@ -184,10 +192,13 @@ mod tests {
             (StatusPattern::One(404), file("404.html", "of the server")),
             (StatusPattern::Class(5), file("5xx.json", "{}")),
         ];
-        let pages = SitePages::read(&[&site, &server]).unwrap();
+        let memory = MemoryFiles::from([("/memory/503.txt".into(), b"of memory".to_vec())]);
+        let own = vec![(StatusPattern::One(503), "/memory/503.txt".into())];
+        let pages = SitePages::read(&[&own, &site, &server], &memory).unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         let page = |status, accept: &'static str| pages.page(status, "a reason", Some(accept.as_bytes()));
         assert_eq!(page(Status::NOT_FOUND, "").body, b"of the site");
+        assert_eq!(page(Status::SERVICE_UNAVAILABLE, "").body, b"of memory");
         assert_eq!(page(Status::BAD_GATEWAY, "").content_type, "application/json");
         let plain = page(Status::FORBIDDEN, "application/json, text/html");
         assert!(String::from_utf8_lossy(&plain.body).ends_with("<h1>403 Forbidden</h1><p>a reason</p>\n"));
@@ -213,7 +224,7 @@ mod tests {
         let own = PagesWithoutSite::new(Rc::new(pages), b"a.test");
         assert_eq!(own.page(Status::NOT_FOUND, NO_SITE, None).body, b"of the site");
         let missing = vec![(StatusPattern::One(404), folder.join("none"))];
-        let error = SitePages::read(&[&missing]).unwrap_err().to_string();
+        let error = SitePages::read(&[&missing], &memory).unwrap_err().to_string();
         assert!(error.starts_with("cannot read the error page /"), "{error}");
     }
 }

@@ -31,7 +31,7 @@ use logging::notice::ErrorLog;
 use logging::sink::LogSinks;
 use net::{Core, RouteLimits, SpillStore};
 use operator::access::ControlAccess;
-use process::config_files::ConfigFiles;
+use process::config_files::{ConfigFiles, MemoryFiles};
 use proxy::{CoreGroup, CurrentGroup, Proxy, UpstreamEvent};
 use reload::KeptState;
 use routing::edits::RouteEdits;
@@ -86,6 +86,8 @@ pub(crate) struct ServerPlan {
     /// The compression dictionaries; `None` if no route provides any.
     pub(crate) dictionaries: Option<Arc<Dictionaries>>,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
+    /// Error pages that are in memory instead of on disk.
+    pages_in_memory: MemoryFiles,
     /// Cache key components of each site's routes.
     cache_locations: Vec<RouteSuffixes>,
     /// Access rules of the control listener.
@@ -165,6 +167,9 @@ impl ServerPlan {
         let cluster = crate::assemble::cluster::open(config.cluster.as_ref(), &mut kept, &files, notices)?;
         kept.release_unused();
         let purge_tokens = purge_tokens(config.purge_token_files(), &files)?;
+        let pages_in_memory =
+            config.error_page_files().filter_map(|path| Some((path.clone(), files.in_memory(path)?)));
+        let pages_in_memory = pages_in_memory.collect();
         let control_access = Arc::new(ControlAccess::new(&config, &files)?);
         let cache_places = config.sites.iter().enumerate().map(|(at, site)| {
             RouteSuffixes::new(site, |route| config.settings(Some(at), Some(route)).cache.is_some())
@@ -179,6 +184,7 @@ impl ServerPlan {
             cache,
             dictionaries,
             purge_tokens,
+            pages_in_memory,
             control_access,
             geo,
             limits,
@@ -299,7 +305,7 @@ pub(crate) fn build_route_table(
     let mut https = Vec::new();
     let mut guards = Vec::new();
     let maps = MapValues::new(config, plan.geo.as_ref());
-    let server_pages = SitePages::read(&config.settings(None, None).error_pages);
+    let server_pages = SitePages::read(&config.settings(None, None).error_pages, &plan.pages_in_memory);
     let server_pages = server_pages.map_err(|error| add_config_place("error_pages", "file", None, error))?;
     let groups = core_context.map(|core_context| build_groups(plan, core_context)).unwrap_or_default();
     if let Some(core_context) = core_context {
@@ -358,7 +364,8 @@ pub(crate) fn build_route_table(
                 route.steps.add(RouteStep::NamedFiles(internals.clone()));
             }
         }
-        let own = SitePages::read(&config.settings(Some(site_index), None).error_pages);
+        let own =
+            SitePages::read(&config.settings(Some(site_index), None).error_pages, &plan.pages_in_memory);
         pages.push(Rc::new(
             own.map_err(|error| add_config_place("error_pages", "site", site.line.as_ref(), error))?,
         ));

@@ -66,6 +66,9 @@ pub(crate) struct KubernetesArguments {
     /// Address in the status of Gateways that share all addresses: that of the load balancer. May be repeated
     #[arg(long, value_name = "ADDRESS", conflicts_with = "addresses")]
     pub(crate) status_address: Vec<String>,
+    /// Directives of the server itself, such as [limits], [control] and [cluster]; sites come from the cluster alone
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Address of /live and /ready
     #[arg(long, value_name = "ADDR", default_value = ":8081", value_parser = parse_listen)]
     pub(crate) ready: Listen,
@@ -148,7 +151,8 @@ pub(crate) fn serve_cluster(
 ) -> Result<(), Failure> {
     let InheritedState { inherited, predecessor, inherited_sockets } = inherited_state;
     let account = ApiAccount::find(given.kubeconfig.as_deref())?;
-    let config = read_base(base(given, false))?;
+    let own = given.config.as_deref().map_or_else(|| Ok(Map::new()), own_directives)?;
+    let config = read_base(base(given, own.clone(), false))?;
     let newest = NewestConfig::default();
     let taken = newest.clone();
     let reread: RereadConfig = Box::new(move || {
@@ -177,7 +181,7 @@ pub(crate) fn serve_cluster(
                 hsts: Some(given.ingress_hsts.clone()).filter(|value| value != "off"),
                 trusts_proxies: !given.trusted_proxy.is_empty(),
             },
-            base: base(given, true),
+            base: base(given, own, true),
             ..TranslateOptions::default()
         },
     };
@@ -233,8 +237,31 @@ fn status_addresses(given: &KubernetesArguments) -> Vec<String> {
     std::env::var("POD_IP").ok().filter(|text| text.parse::<IpAddr>().is_ok()).into_iter().collect()
 }
 
-/// Returns the directives that do not come from objects.
-fn base(given: &KubernetesArguments, is_ready: bool) -> Map<String, Value> {
+/// Directives that objects of the cluster become.
+const OF_THE_CLUSTER: [&str; 6] = ["site", "route", "upstreams", "stream", "listen", "include"];
+
+/// Reads the file of `--config`.
+///
+/// # Errors
+/// The file cannot be read, is not TOML, or has directives that objects of the cluster become.
+fn own_directives(path: &Path) -> Result<Map<String, Value>, Failure> {
+    let name = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::new(format!("cannot read {name}: {error}")))?;
+    let tree = config::directive_tree(&text, &|name| std::env::var(name).ok());
+    let Some(Value::Object(table)) = tree else {
+        return Err(Failure::new(format!("{name} is not valid TOML"))
+            .help(format!("`komainu check -c {name}` shows where")));
+    };
+    if let Some(foreign) = OF_THE_CLUSTER.iter().find(|key| table.contains_key(**key)) {
+        let title = format!("{name} has `{foreign}`, which comes from objects of the cluster");
+        return Err(Failure::new(title).help("write a Gateway and routes, and leave it out of this file"));
+    }
+    Ok(table)
+}
+
+/// Returns the directives that do not come from objects: those of `--config`, and those of flags.
+fn base(given: &KubernetesArguments, own: Map<String, Value>, is_ready: bool) -> Map<String, Value> {
     let level = match given.log_level {
         LogLevel::Error => "error",
         LogLevel::Warn => "warn",
@@ -242,8 +269,10 @@ fn base(given: &KubernetesArguments, is_ready: bool) -> Map<String, Value> {
         LogLevel::Debug => "debug",
     };
     let ready = if is_ready { 200 } else { 503 };
-    let mut table = Map::new();
-    table.insert("threads".to_owned(), json!(given.threads));
+    let mut table = own;
+    if given.threads > 0 {
+        table.insert("threads".to_owned(), json!(given.threads));
+    }
     table.insert("redirect_https".to_owned(), json!(false));
     // Tenants name upstream servers: none of them leads to this machine.
     table.insert("local_upstreams".to_owned(), json!(given.loopback_endpoints));
@@ -251,10 +280,19 @@ fn base(given: &KubernetesArguments, is_ready: bool) -> Map<String, Value> {
         table.insert("trusted_proxies".to_owned(), json!(given.trusted_proxy));
     }
     let access = if given.access_log { "combined" } else { "off" };
-    table.insert("log".to_owned(), json!({ "level": level, "access": access }));
-    if let Some(control) = &given.control {
-        table.insert("control".to_owned(), json!({ "listen": control.to_string() }));
+    let mut section = |name: &str| match table.entry(name).or_insert_with(|| json!({})) {
+        Value::Object(section) => std::mem::take(section),
+        _ => Map::new(),
+    };
+    let mut log = section("log");
+    log.entry("level").or_insert_with(|| json!(level));
+    log.entry("access").or_insert_with(|| json!(access));
+    let mut control = section("control");
+    if let Some(listen) = &given.control {
+        control.insert("listen".to_owned(), json!(listen.to_string()));
     }
+    table.insert("log".to_owned(), Value::Object(log));
+    table.insert("control".to_owned(), Value::Object(control));
     let site = json!({
         "listen": [{ "address": given.ready.to_string(), "tls": false }],
         "route": [
@@ -274,6 +312,31 @@ fn read_base(table: Map<String, Value>) -> Result<Config, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directives_of_the_server_come_from_a_file_and_sites_do_not() {
+        let path = std::env::temp_dir().join(format!("komainu-own-{}.toml", std::process::id()));
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            own_directives(&path)
+        };
+        let own = read("[limits]\nheaders = 50\n[log]\nlevel = \"warn\"\n").unwrap();
+        assert!(read("listen = \":80\"").unwrap_err().to_string().contains("has `listen`"));
+        assert!(read("[[site]]\n").unwrap_err().to_string().contains("has `site`"));
+        assert!(read("[").unwrap_err().to_string().contains("is not valid TOML"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(own_directives(&path).is_err());
+        #[derive(clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            given: KubernetesArguments,
+        }
+        let given = <Command as clap::Parser>::parse_from(["x", "--control", "127.0.0.1:9090"]).given;
+        let config = read_base(base(&given, own, true)).unwrap();
+        assert_eq!(config.limits.headers_max, 50);
+        assert!(config.control.listen.is_some());
+        assert_eq!(base(&given, Map::new(), true)["log"]["level"], "info");
+    }
 
     #[test]
     fn ranges_of_addresses_are_bounded() {

@@ -40,10 +40,11 @@ pub struct ApiServer {
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
-const KINDS: [(&str, &str); 11] = [
+const KINDS: [(&str, &str); 12] = [
     ("GatewayClass", "gatewayclasses"),
     ("Gateway", "gateways"),
     ("HTTPRoute", "httproutes"),
+    ("KomainuPolicy", "komainupolicies"),
     ("ReferenceGrant", "referencegrants"),
     ("Service", "services"),
     ("EndpointSlice", "endpointslices"),

@@ -14,4 +14,5 @@ mod gateways;
 mod figures;
 mod hostile_api;
 mod ingresses;
+mod policies;
 mod statuses;

@@ -69,3 +69,8 @@ fn golden_backend_tls() {
 fn golden_client_certificates() {
     expect_case("client_certificates");
 }
+
+#[test]
+fn golden_policies() {
+    expect_case("policies");
+}

@@ -2,9 +2,12 @@
 #![allow(clippy::unwrap_used)] // test helpers are test code too
 
 mod cases;
+mod chart;
+mod documents;
 mod endpoints;
 mod ingress;
 mod hostile;
+mod policies;
 
 use std::fmt::Write as _;
 
@@ -51,8 +54,11 @@ pub(crate) fn statuses(translation: &ClusterConfig) -> String {
             conditions(&mut out, &part, listener);
         }
         for ancestor in status.status["ancestors"].as_array().into_iter().flatten() {
-            let gateway = ancestor["ancestorRef"]["name"].as_str().unwrap();
-            conditions(&mut out, &format!("{name} ancestor {gateway}"), ancestor);
+            let reference = &ancestor["ancestorRef"];
+            let section = reference["sectionName"].as_str().map_or(String::new(), |name| format!("#{name}"));
+            let word = if status.kind == Kind::KomainuPolicy { "target" } else { "ancestor" };
+            let part = format!("{name} {word} {}{section}", reference["name"].as_str().unwrap());
+            conditions(&mut out, &part, ancestor);
         }
         for parent in status.status["parents"].as_array().into_iter().flatten() {
             let reference = &parent["parentRef"];

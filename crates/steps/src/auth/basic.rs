@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::fs::Metadata;
 use std::future::poll_fn;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
@@ -88,8 +89,11 @@ struct Users {
     stamp: FileStamp,
 }
 
-/// Length, modification time (seconds and nanoseconds) and inode number; a file is read again if one differs.
+/// Length, modification time (seconds and nanoseconds) and inode number; a file is read again if one differs. Of a file in memory:
+/// its length, a hash, [`IN_MEMORY_NS`] and 0.
 type FileStamp = (u64, i64, i64, u64);
+/// Nanoseconds that no file of the disk has.
+const IN_MEMORY_NS: i64 = -1;
 
 /// A verification in progress, shared by all requests with the same credentials.
 #[derive(Default)]
@@ -383,13 +387,22 @@ impl PendingCheck {
 impl Users {
     /// Reads the file. Returns `None` if it has not changed since `before`.
     fn read(files: &ConfigFiles, path: &Path, before: Option<FileStamp>) -> io::Result<Option<Users>> {
-        let file = files.open(path)?;
-        let stamp = stamp(&file.metadata()?);
-        if before == Some(stamp) {
-            return Ok(None);
-        }
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+        let (stamp, bytes) = match files.in_memory(path) {
+            Some(bytes) if before == Some(memory_stamp(&bytes)) => return Ok(None),
+            Some(bytes) => (memory_stamp(&bytes), bytes),
+            // It belongs to a configuration that is no longer in force, but still serves requests.
+            None if before.is_some_and(|before| before.2 == IN_MEMORY_NS) => return Ok(None),
+            None => {
+                let file = files.open(path)?;
+                let stamp = stamp(&file.metadata()?);
+                if before == Some(stamp) {
+                    return Ok(None);
+                }
+                let mut bytes = Vec::new();
+                file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+                (stamp, bytes)
+            }
+        };
         if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(io::Error::other("it is larger than 16 MiB"));
         }
@@ -404,6 +417,12 @@ impl Users {
         let tag = hmac::sign(&self.secret, credentials.bytes());
         u64::from_le_bytes(*tag.as_ref().first_chunk().expect("a digest of 32 bytes"))
     }
+}
+
+fn memory_stamp(bytes: &[u8]) -> FileStamp {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    (bytes.len() as u64, hasher.finish().cast_signed(), IN_MEMORY_NS, 0)
 }
 
 fn stamp(metadata: &Metadata) -> FileStamp {
@@ -439,4 +458,31 @@ fn credentials(request: &Request<'_>) -> Option<Credentials> {
     let mut given = request.head().values(Name::Authorization);
     let credentials = Credentials::parse(given.next()?)?;
     given.next().is_none().then_some(credentials)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn file_in_memory_is_read_again_when_its_content_changes() {
+        let files = ConfigFiles::default();
+        let path = Path::new("/memory/users");
+        let set = |text: &str| files.set_memory([(path.to_owned(), text.as_bytes().to_vec())].into());
+        let line =
+            |name: &str| format!("{name}:$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC\n");
+        set(&line("alice"));
+        let first = Users::read(&files, path, None).unwrap().unwrap();
+        assert!(first.file.check(b"alice").is_some());
+        assert!(Users::read(&files, path, Some(first.stamp)).unwrap().is_none());
+        set(&line("berta"));
+        let second = Users::read(&files, path, Some(first.stamp)).unwrap().unwrap();
+        assert!(second.file.check(b"alice").is_none() && second.file.check(b"berta").is_some());
+        // A later configuration does not name it.
+        files.set_memory(BTreeMap::new());
+        assert!(Users::read(&files, path, Some(second.stamp)).unwrap().is_none());
+        assert!(Users::read(&files, path, None).is_err());
+    }
 }

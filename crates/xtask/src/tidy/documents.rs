@@ -34,7 +34,13 @@ pub(crate) fn generated_documents() -> Vec<GeneratedDocument> {
         file: "docs/from/ingress-nginx.md".to_owned(),
         text: Box::new(foreign_directives::write_annotations),
     };
-    [reference, annotations].into_iter().chain(SERVERS.into_iter().map(page)).collect()
+    // For the plain manifests and for the chart.
+    let policy = |folder: &str| GeneratedDocument {
+        file: format!("packages/{folder}/policy.yaml"),
+        text: Box::new(|_| kubernetes::policy_definition::definition_yaml()),
+    };
+    let policies = ["kubernetes", "helm/komainu/files"].map(policy);
+    [reference, annotations].into_iter().chain(policies).chain(SERVERS.into_iter().map(page)).collect()
 }
 
 /// Returns all findings about documents.

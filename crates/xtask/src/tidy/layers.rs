@@ -340,7 +340,11 @@ const LAYERS: &[Layer] = &[
     },
     Layer { folder: "komainu", may_use: ALL_CRATES, never: &["tokio"] },
     Layer { folder: "corpus", may_use: &[], never: &["tokio"] },
-    Layer { folder: "xtask", may_use: &["config", "bench", "failure", "other_servers"], never: &["tokio"] },
+    Layer {
+        folder: "xtask",
+        may_use: &["config", "kubernetes", "bench", "failure", "other_servers"],
+        never: &["tokio"],
+    },
 ];
 
 /// Returns all findings about crates and their dependencies.
