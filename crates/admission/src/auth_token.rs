@@ -127,7 +127,7 @@ fn jwt_agrees(jwt: &mut JwtAuth, node: &Node, check: &mut Checker) {
         finding.help("remove `algorithms`, or name those of the issuer: `[\"RS256\"]`");
     }
     if let (Some(entry), Some(origin @ Origin::Tcp { host, .. })) =
-        (node.entry("jwks"), jwt.jwks.as_ref().map(|server| &server.origin))
+        (node.entry("jwks"), jwt.jwks.as_ref().map(|server| server.origin.one()))
         && !origin.is_tls()
         && host != "localhost"
         && !host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())

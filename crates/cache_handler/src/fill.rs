@@ -10,7 +10,7 @@ use cache::vary::VaryFault;
 use cache::{
     Cache, FILED_BYTES_MIN, Fill, FillResponse, Freshness, InterimResponse, NotStored, Object, Outcome,
     Policy, RequestFacts, RequestVariant, ResponseTimes, SearchRule, StoredBody, Tags, Validated, answer,
-    assess, stored_fields, tags, validated_leader_fields,
+    assess, stored_fields, validated_leader_fields,
 };
 use coding::HashedContent;
 use http::{Fields, Head, HeadRef, Length, Status};
@@ -337,7 +337,6 @@ impl ResponseSink for FillSink {
             Err(why) if !is_own_error => self.refuse(status, *why, now_s),
             Err(_) => {}
         }
-        tags::strip(&mut fields);
         let length = match length {
             Length::Known(length) => Some(length),
             Length::Unknown => None,

@@ -23,7 +23,9 @@ use steps::limit::{CountedRequests, RateRules};
 
 use crate::coded::{CodedResponse, coded};
 use crate::fill::FillSink;
+use crate::peers::{PeerAsk, PeerOutcome, RoutePeers};
 use crate::purge_method::PurgeAccess;
+use crate::removals::{self, key_hash};
 use crate::request::{is_unkeyed, origin_request};
 use crate::responses::{unless_disconnected, write_filled, write_stored};
 use crate::rules::{CacheRules, MatchedRules};
@@ -58,6 +60,11 @@ pub struct RouteCache {
     pub dictionaries: Option<Rc<DictionaryTransport>>,
     /// Access control of `PURGE`. With `None`, such requests go to the origin.
     pub purge: Option<Rc<PurgeAccess>>,
+    /// Other servers of the set, which are asked before the origin.
+    pub peers: Option<RoutePeers>,
+    /// Hash of the key that another server of the set asks for. Only what the cache may answer is served then, with all
+    /// fields of the origin.
+    pub asked_key: Option<u64>,
 }
 
 thread_local! {
@@ -96,6 +103,12 @@ async fn is_refused(rates: Option<&RateRules>, exchange: &mut Exchange<'_>) -> R
 }
 
 impl RouteCache {
+    /// Returns the cache as other servers of the set see it, one of which asks for the response with this key.
+    #[must_use]
+    pub fn for_peer(&self, key: u64) -> RouteCache {
+        RouteCache { purge: None, peers: None, asked_key: Some(key), ..self.clone() }
+    }
+
     /// Serves a request from the cache or by the handler that `origin` creates on demand. Requests that the
     /// cache does not answer are counted by `rates`.
     ///
@@ -114,6 +127,7 @@ impl RouteCache {
         }
         let mut lookup = match self.look_up(&exchange.request(), matched, exchange.core().unix_s(), None) {
             Ok(lookup) => lookup,
+            Err(_) if self.asked_key.is_some() => return refuse_peer(exchange).await,
             Err(_) if is_refused(rates, exchange).await? => return Ok(()),
             Err(why) => return self.bypass(exchange, origin(), matched, why).await,
         };
@@ -198,6 +212,10 @@ impl RouteCache {
             let search = self.cache.search_rules.find(key);
             if let Some(search) = &search {
                 key::rewrite_query(key, |query| search.normal(query));
+            }
+            // The configuration of the other server is another one.
+            if self.asked_key.is_some_and(|asked| asked != key_hash(key)) {
+                return Err(ForwardReason::Bypass);
             }
             let entry = self.cache.find(key);
             let object = entry.as_ref().and_then(|entry| entry.select(request.head()));
@@ -310,11 +328,19 @@ impl RouteCache {
             return exchange.refuse(Status::GATEWAY_TIMEOUT, "the response is not in the cache").await;
         }
         let is_short = exchange.core().memory().pressure() >= net::Pressure::High;
+        let is_stored = miss.may_store && !facts.directives.no_store && !is_short;
+        if self.asked_key.is_some() && !is_stored {
+            return refuse_peer(exchange).await;
+        }
         if !miss.may_store || facts.directives.no_store || is_short {
             return self.bypass(exchange, origin, miss.matched, miss.forward_reason).await;
         }
         let min_uses = self.rules.min_uses(miss.matched);
-        if min_uses > 1 && miss.stale.is_none() && self.cache.uses.count(&miss.key) < min_uses {
+        if min_uses > 1
+            && miss.stale.is_none()
+            && self.asked_key.is_none()
+            && self.cache.uses.count(&miss.key) < min_uses
+        {
             return self.bypass(exchange, origin, miss.matched, miss.forward_reason).await;
         }
         count(&self.cache.counters.misses);
@@ -454,9 +480,17 @@ impl RouteCache {
             .dictionaries_for(miss.matched)
             .and_then(|transport| Some((transport.clone(), transport.source(&exchange.request())?)));
         let sink = Rc::new(sink.with_codings(self.compresses, source));
+        let peers = self.peers.clone().map(|peers| (peers, miss.key.clone()));
         core.spawn(async move {
             let served = request
-                .serve(sink.clone(), async |exchange: &mut Exchange<'_>| origin.serve(exchange).await)
+                .serve(sink.clone(), async |exchange: &mut Exchange<'_>| {
+                    if let Some((peers, key)) = &peers
+                        && let PeerOutcome::Served = Box::pin(peers.ask(exchange, key)).await?
+                    {
+                        return Ok(());
+                    }
+                    origin.serve(exchange).await
+                })
                 .await;
             if served.is_ok() {
                 sink.file_content().await;
@@ -480,7 +514,7 @@ impl RouteCache {
         } else {
             CodedResponse::default()
         };
-        write_stored(exchange, object, cache_status, &coded).await
+        write_stored(exchange, object, cache_status, &coded, self.asked_key.is_some()).await
     }
 
     /// Sends a response while it is being received, with its `Use-As-Dictionary` if the route has one.
@@ -498,7 +532,8 @@ impl RouteCache {
             transport.use_of(&exchange.request(), response.status, &fields)
         });
         let value = dictionary.map(|used| used.value);
-        write_filled(exchange, response, reader, cancels, miss.forward_reason, value.as_deref()).await
+        let (reason, for_peer) = (miss.forward_reason, self.asked_key.is_some());
+        write_filled(exchange, response, reader, cancels, reason, value.as_deref(), for_peer).await
     }
 
     /// Returns the compression dictionaries of the route. `None` if responses under these rules may be
@@ -506,6 +541,11 @@ impl RouteCache {
     fn dictionaries_for(&self, matched: MatchedRules) -> Option<&Rc<DictionaryTransport>> {
         self.dictionaries.as_ref().filter(|_| !self.rules.are_personal(matched))
     }
+}
+
+/// Refuses what another server of the set asks for; it asks the origin then.
+async fn refuse_peer(exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+    exchange.refuse(PeerAsk::REFUSED, "the cache of this server cannot answer").await
 }
 
 /// Forwards interim responses until the head arrives. Requests that wait for another's response get only the
@@ -574,11 +614,13 @@ impl HeadTap for BypassTap {
         if let Some((cache, core)) = self.changes.as_ref().filter(|_| matches!(status.code(), 200..400)) {
             let now_s = core.unix_s();
             for key in &self.keys {
+                removals::note_key(key, now_s);
                 cache.invalidate(key, now_s);
                 for name in [&b"location"[..], b"content-location"] {
                     if let Some(other) =
                         fields.first(name).and_then(|to| key::same_host_key(key, &self.host, to))
                     {
+                        removals::note_key(&other, now_s);
                         cache.invalidate(&other, now_s);
                     }
                 }
@@ -595,6 +637,7 @@ impl HeadTap for BypassTap {
 fn invalidate_groups(cache: &Arc<Cache>, core: &Core, key: &[u8], fields: &Fields) {
     let now_s = core.unix_s();
     for group in tags::groups_in(fields, b"cache-group-invalidation").into_iter().take(GROUPS_MAX) {
+        removals::note_all(now_s);
         // A large group is invalidated by another thread.
         if let Some(rest) = cache.invalidate_group(key, &group, now_s) {
             let cache = cache.clone();

@@ -5,14 +5,17 @@
 //!
 //! | Module | Owns |
 //! |---|---|
+//! | `removals` | when this server has removed responses |
 //! | `request`, `rules`, `urls` | the key of a request, and the rules that match it |
 //! | `commands`, `purge_method` | `komainu cache …`, and purges by request |
 //! | `fill` | the response that is fetched for all who wait for it |
 //! | `coded`, `responses` | a stored response as it is sent: coding, ranges, `Age`, `Cache-Status` |
+//! | `peers` | other servers of a set, which are asked before the origin |
 //! | `handler` | the decision for a request: stored response, fill, or neither |
 //!
 //! Modules are ordered from low to high; a module uses only those above it.
 
+mod removals;
 pub mod request;
 pub mod rules;
 pub mod urls;
@@ -22,4 +25,5 @@ pub mod fill;
 pub mod purge_method;
 pub mod coded;
 pub mod responses;
+pub mod peers;
 pub mod handler;

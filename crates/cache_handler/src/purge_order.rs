@@ -8,6 +8,8 @@ use cluster::{ClusterStore, PurgeReceiver, PurgeReport};
 use data_encoding::BASE64;
 use serde_json::{Value, json};
 
+use crate::removals;
+
 /// Maximum size of an order, in bytes.
 const ORDER_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of purges in an order.
@@ -26,6 +28,7 @@ impl PurgeOrder {
     pub(crate) fn apply(&self, cache: &Cache) -> Purged {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now_s = since.map_or(0, |since| since.as_secs());
+        removals::note_all(now_s);
         self.purges.iter().map(|purge| cache.purge(purge, self.is_soft, now_s)).fold(
             Purged::default(),
             |sum, one| Purged { objects: sum.objects + one.objects, bytes: sum.bytes + one.bytes },

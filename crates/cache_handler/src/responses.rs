@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use cache::{
     FillReader, FillResponse, ForwardReason, IncompleteResponse, Object, Selected, StoredBody, answer,
-    cache_status, stored_fields,
+    cache_status, stored_fields, tags,
 };
 use http::{Fields, Length, Name, Status};
 use net::{DefaultFields, Exchange, Fault};
@@ -17,6 +17,9 @@ use crate::coded::CodedResponse;
 const UNSATISFIABLE: Status = Status::of(416).expect("three digits");
 const PARTIAL_CONTENT: Status = Status::of(206).expect("three digits");
 
+/// Field of responses from the cache to other servers of a set.
+pub(crate) const PEER_FIELD: &[u8] = b"Komainu-Peer";
+
 /// Selects what the client gets of a response: never a part of one in which texts are replaced.
 fn select(exchange: &Exchange<'_>, status: Status, fields: &Fields, length: Option<u64>) -> Selected {
     match answer::select(exchange.request().head(), status, fields, length) {
@@ -25,19 +28,23 @@ fn select(exchange: &Exchange<'_>, status: Status, fields: &Fields, length: Opti
     }
 }
 
-/// Writes a stored response, in its compressed form if `coded` has one.
+/// Writes a stored response, in its compressed form if `coded` has one; with all fields that the origin sent, if it is
+/// `for_peer`.
 pub(crate) async fn write_stored(
     exchange: &mut Exchange<'_>,
     object: &Object,
     cache_status: &str,
     coded: &CodedResponse,
+    for_peer: bool,
 ) -> Result<(), Fault> {
     let age_s = object.freshness().age_s(exchange.core().unix_s());
-    let fields = coded.fields.as_ref().unwrap_or(object.client_fields());
+    let own = if for_peer { &object.fields } else { object.client_fields() };
+    let fields = coded.fields.as_ref().unwrap_or(own);
     let length = coded.body.as_ref().map_or(object.body.len(), |body| body.len() as u64);
     let selected = select(exchange, object.status, fields, Some(length));
     let dictionary = coded.dictionary.as_deref();
-    let sent = HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status, dictionary };
+    let sent =
+        HeadToSend { status: object.status, fields, age_s: Some(age_s), cache_status, dictionary, for_peer };
     let range = match sent.begin(exchange, &selected, Length::Known(length)).await? {
         Some(range) => range,
         None => return Ok(()),
@@ -72,6 +79,8 @@ struct HeadToSend<'h> {
     cache_status: &'h str,
     /// Value of `Use-As-Dictionary`.
     dictionary: Option<&'h [u8]>,
+    /// Whether the response goes to another server of the set.
+    for_peer: bool,
 }
 
 impl HeadToSend<'_> {
@@ -135,6 +144,9 @@ impl HeadToSend<'_> {
             if let Some(value) = self.dictionary.filter(|_| status == Status::OK) {
                 lines.line(b"Use-As-Dictionary", value);
             }
+            if self.for_peer {
+                lines.line(PEER_FIELD, b"1");
+            }
             lines.line(b"Cache-Status", self.cache_status.as_bytes());
         });
     }
@@ -148,6 +160,7 @@ pub(crate) async fn write_filled(
     cancels: bool,
     reason: ForwardReason,
     dictionary: Option<&[u8]>,
+    for_peer: bool,
 ) -> Result<(), Fault> {
     let now_s = exchange.core().unix_s();
     let outcome = match &response.outcome {
@@ -163,10 +176,25 @@ pub(crate) async fn write_filled(
         Some((fields, age_s)) => (fields, Some(*age_s)),
         None => (&response.fields, None),
     };
+    let mut without_tags;
+    let fields = if for_peer {
+        fields
+    } else {
+        without_tags = fields.clone();
+        tags::strip(&mut without_tags);
+        &without_tags
+    };
     let cache_status = cache_status::forwarded(reason, !reader.is_leader(), Some(outcome));
     let selected = select(exchange, response.status, fields, response.length);
     let length = response.length.map_or(Length::Unknown, Length::Known);
-    let sent = HeadToSend { status: response.status, fields, age_s, cache_status: &cache_status, dictionary };
+    let sent = HeadToSend {
+        status: response.status,
+        fields,
+        age_s,
+        cache_status: &cache_status,
+        dictionary,
+        for_peer,
+    };
     let Some(range) = sent.begin(exchange, &selected, length).await? else { return Ok(()) };
     if !exchange.wants_content() {
         return Ok(());

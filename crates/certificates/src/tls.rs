@@ -81,22 +81,27 @@ impl TlsPlan {
         all.dedup_by(|one, other| one.0 == other.0 && one.1.info() == other.1.info());
         let plan = TlsPlan { options, sites, warnings, files: all };
         // Validates authorities and revocation lists.
-        TlsPlan::activate(Some(&plan), |_, _| None, &TlsAcceptor::new(CertificateStore::new()))?;
+        TlsPlan::activate(Some(&plan), |_, _| None, None, &TlsAcceptor::new(CertificateStore::new()))?;
         Ok(Some(plan))
     }
 
     /// Applies a plan; without one, no site has TLS. `find` returns the site of a name or IP address at a
-    /// listener.
+    /// listener; `more` are the settings of another site than those of the configuration, with its index.
     ///
     /// # Errors
     /// Authorities or revocation lists are invalid.
     pub fn activate(
         plan: Option<&TlsPlan>,
         find: impl Fn(&str, u64) -> Option<usize> + Send + Sync + 'static,
+        more: Option<(usize, TlsSite)>,
         acceptor: &TlsAcceptor,
     ) -> io::Result<()> {
-        let (options, sites) =
+        let (options, mut sites) =
             plan.map(|plan| (plan.options.clone(), plan.sites.clone())).unwrap_or_default();
+        if let Some((index, site)) = more {
+            sites.resize(index, None);
+            sites.push(Some(site));
+        }
         acceptor.replace(&options, find, sites).map_err(invalid)
     }
 

@@ -1,5 +1,6 @@
 //! The table `[cluster]`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -59,6 +60,14 @@ directives! {
         /// Maximum time that a purge waits for the other servers. Servers that have not applied it by then are named
         /// in the answer, and apply it as soon as they reach the store.
         "purge_timeout" purge_timeout: Duration = "2s", Time { min: Duration::from_millis(10), max: Duration::from_secs(60) };
+        /// Address of this server for the others, which ask it for cached responses before they ask upstream servers: each
+        /// response has an owner in the set. The server listens there over TLS, and admits only servers with the same
+        /// `key`.
+        "peers" peers: Option<SocketAddr> = absent("responses are not shared"),
+            Maybe(Text { what: "an address such as \"10.0.0.1:8700\"", parse: peer_address });
+        /// Maximum time for the head of another server's response. Then the upstream server is asked, and the other
+        /// server is left alone for 5 seconds.
+        "peer_timeout" peer_timeout: Duration = "1s", Time { min: Duration::from_millis(10), max: Duration::from_secs(60) };
     }
 }
 
@@ -86,9 +95,30 @@ fn name(text: &str) -> Result<String, InvalidValue> {
     }
 }
 
+fn peer_address(text: &str) -> Result<SocketAddr, InvalidValue> {
+    let address: Option<SocketAddr> = text.parse().ok();
+    let address = address.filter(|address| !address.ip().is_unspecified() && address.port() > 0);
+    address.ok_or_else(|| {
+        InvalidValue::new(
+            "this is not an address at which other servers reach this one",
+            "write an IP address and a port, such as \"10.0.0.1:8700\"",
+        )
+    })
+}
+
 fn cluster_agrees(cluster: &mut ClusterTable, node: &Node, check: &mut Checker) {
     let is_tls = |address: &StoreAddress| matches!(address.endpoint, StoreEndpoint::Tcp { is_tls: true, .. });
     let has_tls = cluster.store.iter().any(is_tls);
+    if let Some(entry) = node.entry("peers").filter(|_| cluster.key.is_none()) {
+        check.error(&entry.key_span, "`peers` without `key`".to_owned(), "who may ask?").help(
+            "set `key`: servers prove by it that they are of the set (`openssl rand -out cluster.key 48`)",
+        );
+    }
+    if let Some(entry) = node.entry("peer_timeout").filter(|_| cluster.peers.is_none()) {
+        check
+            .error(&entry.key_span, "`peer_timeout` without `peers`".to_owned(), "no server is asked")
+            .help("set `peers`, or remove it");
+    }
     for tls in ["ca", "certificate", "certificate_key"] {
         if let Some(entry) = node.entry(tls).filter(|_| !has_tls) {
             let finding = check.error(&entry.key_span, format!("`{tls}` without TLS"), "no `rediss://`");

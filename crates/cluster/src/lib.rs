@@ -2,7 +2,8 @@
 //!
 //! This crate owns the connection to the store (TLS, users, Sentinel, deadlines, limits on replies), the table
 //! `[cluster]`, and the protocols between servers that rest on it: files that all servers have
-//! ([`SharedFiles`]), leases, secrets of session tickets, and purges with their acknowledgements. Replies of the
+//! ([`SharedFiles`]), leases, secrets of session tickets, purges with their acknowledgements, and the addresses and the
+//! identity by which servers ask each other for responses. Replies of the
 //! store are not trusted to be small, timely or well-formed. Everything runs on threads of its own with tokio; a
 //! serving thread never waits for the store. While the store is away, each server continues by itself.
 //!
@@ -13,6 +14,7 @@ pub mod directives;
 mod reply;
 mod transport;
 mod seal;
+mod peers;
 mod options;
 mod connection;
 mod blocking;
@@ -29,6 +31,7 @@ pub use connection::StoreConnection;
 pub use directives::ClusterTable;
 pub use files::SharedFiles;
 pub use options::StoreOptions;
+pub use peers::{PEER_NAME, PeerOptions, SetPeer};
 pub use purges::{PurgeReceiver, PurgeReport};
 pub use reply::{Reply, StoreError};
 pub use store::{ClusterStore, Lease, LeaseOutcome, SentPurge};

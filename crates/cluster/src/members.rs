@@ -1,5 +1,7 @@
 //! The servers of a set: each writes that it is there, and up to which purge it has applied them.
 
+use std::net::SocketAddr;
+
 use crate::connection::StoreConnection;
 use crate::options::StoreOptions;
 use crate::reply::StoreError;
@@ -49,6 +51,8 @@ pub(crate) struct SetMember {
     pub(crate) applied: StreamId,
     /// Whether it gave a sign of life lately.
     pub(crate) is_live: bool,
+    /// Address at which it answers other servers of the set.
+    pub(crate) address: Option<SocketAddr>,
 }
 
 /// Returns all servers; with `own` (name and instance, and the last purge that was applied), also says that this one is
@@ -62,7 +66,10 @@ pub(crate) async fn exchange_members(
     own: Option<(&str, StreamId)>,
 ) -> Result<Vec<SetMember>, StoreError> {
     let (name, sign) = match own {
-        Some((instance, applied)) => (options.name.as_str(), format!("{instance} {applied}")),
+        Some((instance, applied)) => {
+            let address = options.peers.as_ref().map(|peers| peers.address.to_string()).unwrap_or_default();
+            (options.name.as_str(), format!("{instance} {applied} {address}").trim_end().to_owned())
+        }
         None => ("", String::new()),
     };
     let keys = [options.key("members")];
@@ -80,10 +87,11 @@ pub(crate) async fn exchange_members(
         let seen = words.next().and_then(|seen| seen.parse::<u64>().ok());
         let instance = words.next();
         let applied = words.next().and_then(StreamId::parse);
+        let address = words.next().and_then(|address| address.parse().ok());
         // A server that cannot be read is not waited for.
         if let (Some(seen), Some(instance), Some(applied)) = (seen, instance, applied) {
             let is_live = now.saturating_sub(seen) <= SILENT_S_MAX;
-            members.push(SetMember { name, instance: instance.to_owned(), applied, is_live });
+            members.push(SetMember { name, instance: instance.to_owned(), applied, is_live, address });
         }
     }
     Ok(members)

@@ -13,6 +13,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::address::{StoreAddress, StoreEndpoint};
 use crate::directives::ClusterTable;
+use crate::peers::{self, PeerOptions};
 use crate::seal::ValueSeal;
 
 /// The store, and how a connection to it is opened.
@@ -28,6 +29,8 @@ pub struct StoreOptions {
     pub(crate) prefix: String,
     pub(crate) name: String,
     pub(crate) seal: Arc<ValueSeal>,
+    /// `None` if this server does not share responses.
+    pub(crate) peers: Option<PeerOptions>,
     /// Digest of the table and of the files that it names.
     fingerprint: Vec<u8>,
 }
@@ -67,6 +70,13 @@ impl StoreOptions {
         let is_tls = |one: &StoreAddress| matches!(one.endpoint, StoreEndpoint::Tcp { is_tls: true, .. });
         let tls = table.store.iter().any(is_tls).then(|| connector(ca.as_deref(), chain.zip(key)));
         let secret = file("key", &table.key)?;
+        let peers = match (table.peers, &secret) {
+            (Some(address), Some(secret)) => {
+                let timeout = table.peer_timeout;
+                Some(PeerOptions { address, timeout, identity_pem: peers::identity(secret)? })
+            }
+            _ => None,
+        };
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         Ok(StoreOptions {
             addresses: table.store.clone(),
@@ -79,6 +89,7 @@ impl StoreOptions {
             prefix: table.prefix.clone(),
             name: table.name.clone().unwrap_or_else(host),
             seal: Arc::new(ValueSeal::new(secret.as_deref())?),
+            peers,
             fingerprint: fingerprint.finish().as_ref().to_vec(),
         })
     }

@@ -9,6 +9,8 @@ use redis::{ErrorKind, RedisError, Value};
 /// Longest text of the store that a message shows, in bytes.
 const SHOWN_BYTES_MAX: usize = 200;
 
+const NO_CLUSTER: &str = "Redis Cluster is not supported; use a primary with replicas, and Sentinels";
+
 /// Reason why a command has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreError {
@@ -47,6 +49,9 @@ impl From<io::Error> for StoreError {
 impl From<RedisError> for StoreError {
     fn from(error: RedisError) -> StoreError {
         let text = printable(&error.to_string());
+        if matches!(error.code(), Some("MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN")) {
+            return StoreError::Refused(format!("{text}: {NO_CLUSTER}"));
+        }
         match error.kind() {
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
                 StoreError::Refused(text)

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use crate::files::SharedFiles;
 use crate::options::StoreOptions;
+use crate::peers::{PeerOptions, SetPeer};
 use crate::purges::{PurgeReceiver, PurgeReport};
 use crate::store_state::{ClusterState, LeaseAnswer, StoreEvent, StoreRequest, StoreStatus, lock};
 use crate::store_task;
@@ -164,6 +165,23 @@ impl ClusterStore {
     pub fn receive_ticket_secrets(&self, period_s: u64, receive: SecretReceiver) {
         *lock(&self.shared.tickets) = Some((period_s, Arc::new(receive)));
         self.send(StoreRequest::Tickets);
+    }
+
+    /// How servers of the set speak to each other; `None` if this one does not share responses.
+    #[must_use]
+    pub fn peer_options(&self) -> Option<&PeerOptions> {
+        self.shared.options.peers.as_ref()
+    }
+
+    /// Returns the servers that share responses, as last seen, with this one.
+    #[must_use]
+    pub fn peers(&self) -> Arc<Vec<SetPeer>> {
+        lock(&self.shared.peers).clone()
+    }
+
+    /// Sets what is called, on the thread, after [`ClusterStore::peers`] has changed.
+    pub fn on_peers_change(&self, listener: Box<dyn Fn() + Send>) {
+        *lock(&self.shared.peers_listener) = Some(listener);
     }
 
     /// Returns the state of the store.

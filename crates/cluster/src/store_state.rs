@@ -8,6 +8,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::files::SharedFiles;
 use crate::options::StoreOptions;
+use crate::peers::SetPeer;
 use crate::purges::{PurgeReceiver, PurgeReport};
 use crate::tickets::SecretReceiver;
 
@@ -77,6 +78,10 @@ pub(crate) struct ClusterState {
     pub(crate) is_up: AtomicBool,
     pub(crate) last_error: Mutex<Option<String>>,
     pub(crate) servers: Mutex<Vec<String>>,
+    /// Servers that can be asked for responses, in the order of their names.
+    pub(crate) peers: Mutex<Arc<Vec<SetPeer>>>,
+    /// Called after `peers` has changed.
+    pub(crate) peers_listener: Mutex<Option<Box<dyn Fn() + Send>>>,
     pub(crate) files_received: AtomicU64,
     pub(crate) files_sent: AtomicU64,
     pub(crate) refused: AtomicU64,
@@ -98,6 +103,8 @@ impl ClusterState {
             is_up: AtomicBool::new(true),
             last_error: Mutex::default(),
             servers: Mutex::default(),
+            peers: Mutex::default(),
+            peers_listener: Mutex::default(),
             files_received: AtomicU64::new(0),
             files_sent: AtomicU64::new(0),
             refused: AtomicU64::new(0),

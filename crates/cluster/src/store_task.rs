@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use crate::connection::StoreConnection;
 use crate::files::FileExchange;
 use crate::members::{StreamId, exchange_members};
+use crate::peers::{PEERS_MAX, SetPeer};
 use crate::purges::{self, PurgeListener, PurgeNews, PurgeReport};
 use crate::reply::StoreError;
 use crate::store_state::{ClusterState, LeaseAnswer, StoreEvent, StoreRequest, lock};
@@ -398,8 +399,12 @@ impl StoreTask<'_> {
         }
         self.extend_at = now + LEASE_TIME / 6;
         let members = exchange_members(store, &self.shared.options, None).await?;
-        let live = members.into_iter().filter(|member| member.is_live).map(|member| member.name);
-        *lock(&self.shared.servers) = live.collect();
+        let live: Vec<_> = members.into_iter().filter(|member| member.is_live).collect();
+        let peers = live
+            .iter()
+            .filter_map(|member| Some(SetPeer { name: member.name.clone(), address: member.address? }));
+        self.set_peers(peers.collect());
+        *lock(&self.shared.servers) = live.into_iter().map(|member| member.name).collect();
         let time = LEASE_TIME.as_millis().to_string();
         for (name, token) in &self.held {
             let key = self.shared.options.key(&format!("lease:{name}"));
@@ -407,6 +412,21 @@ impl StoreTask<'_> {
             store.script(EXTEND, &[key], &[token.as_bytes(), time.as_bytes()]).await?;
         }
         Ok(())
+    }
+
+    /// Sets the servers that can be asked for responses.
+    fn set_peers(&self, mut peers: Vec<SetPeer>) {
+        if self.shared.options.peers.is_none() {
+            return;
+        }
+        peers.sort();
+        peers.truncate(PEERS_MAX);
+        let before = std::mem::replace(&mut *lock(&self.shared.peers), Arc::new(peers.clone()));
+        if *before != peers
+            && let Some(listener) = &*lock(&self.shared.peers_listener)
+        {
+            listener();
+        }
     }
 
     async fn rotate_tickets(&mut self, store: &mut StoreConnection) -> Result<(), StoreError> {

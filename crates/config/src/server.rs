@@ -25,6 +25,7 @@ use cache::CacheStore;
 use certificates::certified_sites::{CertificateSettings, CertifiedSite};
 use certificates::directives::Acme;
 use cluster::ClusterTable;
+use discovery::DiscoverTable;
 use logging::{Log, RequestLog, RequestLogs, Sink};
 use net::DictionaryStore;
 use net::compress::{self, CompressResponses};
@@ -34,6 +35,7 @@ use otlp::CollectedMetrics;
 use otlp::tracing::{ID_SOURCE, IdSource, Tracing};
 use proxy::options::ProxyOptions;
 use proxy::upstream_group::Groups;
+use serde_json::Value;
 use settings::checker::{Checker, shorten};
 use settings::directive_table::{all_chapters, brief, table};
 use settings::directives;
@@ -135,6 +137,8 @@ directives! {
         "tls" tls: Tls = {}, ServerTlsShape;
         /// Certificates that the server obtains by itself.
         "acme" acme: Acme = {}, table();
+        /// Servers that are found while this one runs.
+        "discover" discover: Option<DiscoverTable> = absent("no containers; the DNS servers of the system"), Maybe(table::<DiscoverTable>());
         /// The set of servers that this one belongs to.
         "cluster" cluster: Option<ClusterTable> = absent("none: this server is by itself"), Maybe(table::<ClusterTable>());
         /// Limits on connections and requests.
@@ -345,6 +349,17 @@ impl Config {
         base: &Path,
         environment: EnvironmentLookup<'_>,
     ) -> Result<(Self, Report), Report> {
+        Self::parse_with_sites(text, name, base, environment, &[])
+    }
+
+    /// The same with further tables of `[[site]]`, as if they stood at the end of the text.
+    pub fn parse_with_sites(
+        text: &str,
+        name: &str,
+        base: &Path,
+        environment: EnvironmentLookup<'_>,
+        sites: &[Value],
+    ) -> Result<(Self, Report), Report> {
         let mut check = Checker::new(text, name, base);
         check.advice = &crate::unknown_keys::ADVICE;
         check.tables_of_keys = tables_of_keys();
@@ -354,7 +369,10 @@ impl Config {
             return Err(Report::finish(check.report));
         }
         let sources = check.report.sources().clone();
-        let document = document::read_document(&sources, environment, &mut check);
+        let mut document = document::read_document(&sources, environment, &mut check);
+        if let Some(document) = &mut document {
+            add_sites(document, sites, text.len().saturating_sub(1));
+        }
         Self::read_tree(document, check)
     }
 
@@ -442,6 +460,25 @@ impl Config {
     #[must_use]
     pub fn has_base_of(&self, other: &Config) -> bool {
         self.base.as_ref().zip(other.base.as_ref()).is_some_and(|(one, other)| Arc::ptr_eq(one, other))
+    }
+}
+
+/// Adds tables of `[[site]]` to a document, all of them at this place.
+fn add_sites(document: &mut Node, sites: &[Value], place: usize) {
+    let NodeData::Table(entries) = &mut document.data else { return };
+    if sites.is_empty() {
+        return;
+    }
+    let sites = sites.iter().map(|site| Node::from(site.clone()).at(place));
+    match entries.iter_mut().find(|entry| entry.key == "site") {
+        Some(Entry { value: Node { data: NodeData::List(items), .. }, .. }) => items.extend(sites),
+        // Reported when it is read.
+        Some(_) => {}
+        None => {
+            let span = place..place + 1;
+            let value = Node { span: span.clone(), data: NodeData::List(sites.collect()) };
+            entries.push(Entry { key: "site".to_owned(), key_span: span, value });
+        }
     }
 }
 

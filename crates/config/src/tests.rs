@@ -142,6 +142,7 @@ fn explicit_defaults_change_nothing() {
         explicit_defaults::<proxy::cgi_program::Cgi>(),
         explicit_defaults::<cluster::ClusterTable>(),
         explicit_defaults::<proxy::options::StickyCookie>(),
+        explicit_defaults::<discovery::DiscoverTable>(),
     ];
     for chapter in all_chapters::<Config>() {
         assert!(known.contains(&chapter.name), "{} is not looked at", chapter.name);

@@ -232,6 +232,9 @@ pub fn thread_count(config: &Config) -> usize {
     }
 }
 
+/// Key of the listener for other servers of the set.
+pub const PEER_LISTENER_KEY: u64 = u64::MAX;
+
 /// Addresses to listen on.
 pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
     let proxies = |listener: &ConfiguredListener| {
@@ -270,7 +273,12 @@ pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
     };
     let of_tcp = stream_only_listeners(config);
     let of_udp = udp_listeners(config).into_iter().flat_map(over_udp);
-    config.listeners().chain(&of_tcp).flat_map(listens).chain(of_udp).collect()
+    let peers = config.cluster.as_ref().and_then(|cluster| cluster.peers).map(|address| ListenOptions {
+        is_tls: true,
+        key: PEER_LISTENER_KEY,
+        ..BindAddress::Tcp(address).into()
+    });
+    config.listeners().chain(&of_tcp).flat_map(listens).chain(of_udp).chain(peers).collect()
 }
 
 /// Returns warnings about addresses whose clients get no HTTP/3, since the last call.

@@ -236,6 +236,10 @@ directives! {
         /// or 443 for `https` and `h3`. Servers
         /// that speak FastCGI, uwsgi or SCGI have `fastcgi://HOST:PORT` or `fastcgi+unix:PATH`, and likewise
         /// `uwsgi` and `scgi`; their default ports are 9000, 3031 and 4000.
+        ///
+        /// `srv+http://NAME` stands for all servers that the SRV records of the name have, and `dns+http://NAME:PORT` for
+        /// all addresses of the name; likewise with the other schemes with a host. They are looked up again when the
+        /// records expire (`[discover]`).
         "url" url: Origin = required(""), UrlShape;
         /// Share of the requests; 0 for none.
         "weight" weight: u32 = 1, Count { min: 0, max: 1000 };

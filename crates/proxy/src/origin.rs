@@ -34,6 +34,30 @@ pub enum Origin {
     /// A server that speaks a protocol of the CGI family: `fastcgi://HOST:PORT`, `fastcgi+unix:PATH`. The address is one of those
     /// above, without TLS.
     Cgi(CgiProtocol, Box<Origin>),
+    /// All servers that records of DNS name: `srv+http://NAME`, `dns+http://NAME:PORT`. The address is one of those above,
+    /// with a host; its port has no meaning for [`OriginRecords::Service`].
+    Discovered(OriginRecords, Box<Origin>),
+}
+
+/// The records of DNS that name the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OriginRecords {
+    /// SRV records, which also have the ports.
+    Service,
+    /// Address records.
+    Host,
+}
+
+impl OriginRecords {
+    const ALL: [OriginRecords; 2] = [Self::Service, Self::Host];
+
+    /// Returns the beginning of URLs.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Service => "srv+",
+            Self::Host => "dns+",
+        }
+    }
 }
 
 /// The scheme of an upstream server with a host.
@@ -123,7 +147,13 @@ impl Default for Origin {
 impl Origin {
     /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]`, `h3://HOST[:PORT]` or `unix:PATH`; or `fastcgi://HOST[:PORT]`,
     /// `fastcgi+unix:PATH`, and the same with `uwsgi` and `scgi`.
+    /// Before each of these with a host may stand `srv+` or `dns+`.
     pub fn parse(text: &str) -> Result<Self, InvalidValue> {
+        let records = OriginRecords::ALL.into_iter();
+        let discovered = records.filter_map(|one| Some((one, text.strip_prefix(one.prefix())?))).next();
+        if let Some((records, rest)) = discovered {
+            return parse_discovered(records, rest);
+        }
         if let Some(path) = text.strip_prefix("unix:") {
             return parse_unix(path);
         }
@@ -182,18 +212,70 @@ impl Origin {
 
     /// Whether it speaks HTTP/2 without TLS.
     pub fn is_h2c(&self) -> bool {
-        matches!(self, Self::Tcp { scheme: OriginScheme::H2c, .. })
+        matches!(self.one(), Self::Tcp { scheme: OriginScheme::H2c, .. })
     }
 
     /// Whether it speaks HTTP/3.
     pub fn is_h3(&self) -> bool {
-        matches!(self, Self::Tcp { scheme: OriginScheme::H3, .. })
+        matches!(self.one(), Self::Tcp { scheme: OriginScheme::H3, .. })
     }
 
     /// Whether it speaks TLS.
     pub fn is_tls(&self) -> bool {
-        matches!(self, Self::Tcp { scheme, .. } if scheme.is_tls())
+        matches!(self.one(), Self::Tcp { scheme, .. } if scheme.is_tls())
     }
+
+    /// Returns the URL without the records by which its servers are found.
+    #[must_use]
+    pub fn one(&self) -> &Origin {
+        match self {
+            Self::Discovered(_, one) => one,
+            one => one,
+        }
+    }
+
+    /// Returns the name and port whose records name the servers; `None` if the URL is that of a single server.
+    pub fn records(&self) -> Option<(OriginRecords, &str, u16)> {
+        let Self::Discovered(records, one) = self else { return None };
+        let at = if let Self::Cgi(_, at) = &**one { at } else { one };
+        let Self::Tcp { host, port, .. } = &**at else { return None };
+        Some((*records, host, *port))
+    }
+
+    /// Returns the URL of a server that was found, with this address.
+    #[must_use]
+    pub fn found_at(&self, host: String, port: u16) -> Origin {
+        match self {
+            Self::Discovered(_, one) => one.found_at(host, port),
+            Self::Cgi(protocol, at) => Self::Cgi(*protocol, Box::new(at.found_at(host, port))),
+            Self::Tcp { scheme, .. } => Self::Tcp { host, port, scheme: *scheme },
+            Self::Unix(_) => self.clone(),
+        }
+    }
+}
+
+/// Parses the rest of a URL whose servers are found by records of DNS.
+fn parse_discovered(records: OriginRecords, rest: &str) -> Result<Origin, InvalidValue> {
+    let prefix = records.prefix();
+    let whole = 0..prefix.len() + rest.len();
+    let origin = Origin::parse(rest).map_err(|fault| shift_fault(fault, prefix))?;
+    let of_name = Origin::Discovered(records, Box::new(origin));
+    let is_name = |name: &str| {
+        name.parse::<std::net::IpAddr>().is_err() && name.split('.').all(|label| !label.is_empty())
+    };
+    match of_name.records() {
+        Some((_, name, _)) if is_name(name) => {}
+        _ => {
+            let remedy = format!("write \"{prefix}http://NAME\", and other addresses without `{prefix}`");
+            return Err(InvalidValue::new("this has no name to look up", remedy).within(whole));
+        }
+    }
+    let has_port = rest.split_once("://").is_some_and(|(_, authority)| authority.contains(':'));
+    if records == OriginRecords::Service && has_port {
+        let fault = InvalidValue::new("SRV records have the port", "remove the port");
+        return Err(fault.within(whole));
+    }
+    Ok(of_name)
 }
 
 fn missing_scheme(text: &str) -> InvalidValue {
@@ -290,6 +372,11 @@ impl fmt::Display for Origin {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(out, "unix:{}", path.display()),
+            Self::Discovered(OriginRecords::Service, one) => {
+                let text = one.to_string();
+                write!(out, "srv+{}", text.rsplit_once(':').map_or(&*text, |(name, _)| name))
+            }
+            Self::Discovered(OriginRecords::Host, one) => write!(out, "dns+{one}"),
             Self::Cgi(scheme, at) => match at.to_string().strip_prefix("http") {
                 Some(rest) => write!(out, "{}{rest}", scheme.name()),
                 None => write!(out, "{}+{at}", scheme.name()),
@@ -314,9 +401,10 @@ impl Shape for UrlShape {
 
     fn kind(&self) -> ShapeKind {
         let text = "a URL: \"http://HOST:PORT\", \"https://HOST:PORT\", \"h2c://HOST:PORT\", \
-                    \"h3://HOST:PORT\", \"unix:PATH\", or \
+                    \"h3://HOST:PORT\", \"unix:PATH\", \"srv+http://NAME\", \"dns+http://NAME:PORT\", or \
                     \"fastcgi://HOST:PORT\" or \"fastcgi+unix:PATH\" and the same with `uwsgi` and `scgi`";
-        let pattern = "^(((fastcgi|uwsgi|scgi)[+])?unix:.+|(https?|h2c|h3|fastcgi|uwsgi|scgi)://.+)$";
+        let pattern =
+            "^(((fastcgi|uwsgi|scgi)[+])?unix:.+|((srv|dns)[+])?(https?|h2c|h3|fastcgi|uwsgi|scgi)://.+)$";
         ShapeKind::new(text, json!({ "type": "string", "pattern": pattern }))
     }
 
@@ -444,7 +532,7 @@ fn unknown_balance(text: &str) -> InvalidValue {
 
 /// The servers of a group speak HTTP, or one protocol of the CGI family, all of them.
 pub fn check_protocols<'o>(origins: impl Iterator<Item = &'o Origin>, items: &[Node], check: &mut Checker) {
-    let name = |origin: &Origin| match origin {
+    let name = |origin: &Origin| match origin.one() {
         Origin::Cgi(scheme, _) => scheme.name(),
         _ => "HTTP",
     };
@@ -494,6 +582,10 @@ mod tests {
             "fastcgi+unix:/run/php/php-fpm.sock",
             "uwsgi://[::1]:3031",
             "scgi+unix:a.sock",
+            "srv+http://_web._tcp.example.test",
+            "srv+https://web.service.consul",
+            "dns+h2c://web.service.consul:8080",
+            "dns+fastcgi://php:9000",
         ] {
             assert_eq!(Origin::parse(text).unwrap().to_string(), text);
         }
@@ -538,6 +630,14 @@ mod tests {
             ("http://a:0", "65535"),
             ("http://a:65536", "65535"),
             ("http://a:", "65535"),
+            ("srv+http://a:80", "remove the port"),
+            ("srv+unix:/a", "without `srv+`"),
+            ("dns+http://127.0.0.1:80", "without `dns+`"),
+            ("dns+http://[::1]:80", "without `dns+`"),
+            ("dns+http://a..b:80", "without `dns+`"),
+            ("dns+fastcgi+unix:/a", "without `dns+`"),
+            ("dns+srv+http://a", "without `dns+`"),
+            ("dns+http://a/b", "strip_prefix"),
         ] {
             let fault = Origin::parse(text).unwrap_err();
             assert!(fault.remedy.contains(remedy), "{text}: {fault}");

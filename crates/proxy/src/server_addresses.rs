@@ -29,7 +29,7 @@ const POLL_INTERVAL: Millis = Millis(5);
 const RETRY_PAUSE: Millis = Millis(1_000);
 
 impl ServerAddresses {
-    /// Creates the addresses. Without `allows_local`, those of [`is_local`] are left out.
+    /// Creates the addresses. Without `allows_local`, those of [`is_local`] are left out. A host without a name has none, ever.
     pub(crate) fn new(host: &str, port: u16, allows_local: bool) -> ServerAddresses {
         let address: Option<IpAddr> = host.parse().ok();
         let is_usable = |ip: &IpAddr| allows_local || !is_local(*ip);
@@ -38,7 +38,11 @@ impl ServerAddresses {
         ServerAddresses {
             host: host.to_owned(),
             port,
-            resolve_at: AtomicMoment::new(if known.is_empty() { Moment::ZERO } else { Moment::NEVER }),
+            resolve_at: AtomicMoment::new(if known.is_empty() && !host.is_empty() {
+                Moment::ZERO
+            } else {
+                Moment::NEVER
+            }),
             known: Mutex::new(known.into()),
             resolving: AtomicBool::new(false),
             allows_local,

@@ -4,12 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use cache_handler::peers::PeerAsk;
 use certificates::HttpChallenges;
 use config::matcher::Routes;
 use engine::clients::proxies::TrustedProxies;
 use engine::generations::CoreGeneration;
+use engine::options::PEER_LISTENER_KEY;
 use http::template::CustomVariables;
-use http::{EmptySegments, Fields, Method, Name, Status};
+use http::{Dialect, EmptySegments, Fields, Method, Name, RequestIds, Status};
 use logging::access::AccessLogs;
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault, Request, RequestContext, pin_in_place};
@@ -151,6 +153,9 @@ impl Router {
 
     async fn respond(&self, table: Rc<RouteTable>, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
         let request = exchange.request();
+        if request.listener_key() == PEER_LISTENER_KEY {
+            return Box::pin(respond_to_peer(&table, exchange)).await;
+        }
         if let Some(response) = self.challenges.response(request.path()) {
             // Precedes sites, routes and redirects: certificate authorities request it for every host name.
             let mut fields = Fields::new();
@@ -286,6 +291,25 @@ impl Router {
             _ => exchange.refuse(Status::NOT_FOUND, "there is nothing at this address").await,
         }
     }
+}
+
+/// Answers another server of the set from the cache of the route that it names, or by the handler behind it. Its
+/// connection is authenticated; it has run the steps of the route.
+async fn respond_to_peer(table: &RouteTable, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+    let ask = PeerAsk::of(&exchange.request());
+    let route = |ask: &PeerAsk| table.sites.get(ask.route.0)?.get(ask.route.1);
+    let Some((ask, route)) = ask.and_then(|ask| Some((ask, route(&ask)?))) else {
+        return exchange.refuse(PeerAsk::REFUSED, "this address is for servers of the set").await;
+    };
+    exchange.amend(&PeerAsk::own_fields(), &Fields::new());
+    exchange.set_client(ask.client, ask.is_secure, Dialect::XForwarded);
+    exchange.set_context(RequestContext {
+        error_pages: table.pages[ask.route.0].clone(),
+        empty_segments: table.empty_segments[ask.route.0],
+        ids: RequestIds::default(),
+        custom_variables: table.maps.clone().map(|maps| maps as Rc<dyn CustomVariables>),
+    });
+    route.serve_peer(exchange, ask.key).await
 }
 
 /// Choice of how a request is answered.

@@ -7,7 +7,7 @@ use crate::tidy::source::{SourceFile, string_literal_ranges};
 use crate::tidy::tree::{SourceTree, is_test_path};
 
 /// Crates with the subject of their messages; other crates have no messages of the server.
-const SUBJECTS: [(&str, &str); 17] = [
+const SUBJECTS: [(&str, &str); 18] = [
     ("komainu", "Starting, commands, logs, sites and routes"),
     ("config", "The configuration"),
     ("http", "Requests: HTTP/1"),
@@ -24,6 +24,7 @@ const SUBJECTS: [(&str, &str); 17] = [
     ("routing", "Sites, routes and paths"),
     ("sharing", "Limits shared through Redis"),
     ("cluster", "The store of a set of servers"),
+    ("discovery", "DNS names and containers"),
     ("coding", "Compression"),
 ];
 

@@ -6,6 +6,7 @@ mod pebble;
 mod redis_server;
 
 mod hostile;
+mod partition;
 mod sets;
 mod transports;
 

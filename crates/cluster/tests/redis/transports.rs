@@ -153,3 +153,16 @@ impl Drop for KillOnDrop {
         let _ = self.0.wait();
     }
 }
+
+#[test]
+fn redis_cluster_is_refused_by_its_name() {
+    let folder = Scratch::new();
+    let [port, bus] = [free_port(), free_port()].map(|port| port.to_string());
+    let options_of_node = ["--port", &port, "--cluster-enabled", "yes", "--cluster-port", &bus];
+    let redis = Redis::start(&folder.0, "redis", &options_of_node);
+    let server = Server::start(options("one", &redis.url(), |_| {}));
+    eventually("it is reported", || {
+        let error = server.store.status().last_error;
+        error.is_some_and(|text| text.contains("Redis Cluster is not supported"))
+    });
+}

@@ -1,12 +1,103 @@
 //! The set of servers of `[cluster]`.
 
 use std::io;
+use std::sync::Arc;
 
-use cluster::{ClusterStore, ClusterTable, StoreEvent, StoreOptions};
+use ::cluster::{ClusterStore, ClusterTable, PEER_NAME, PeerOptions, SetPeer, StoreEvent, StoreOptions};
+use certificates::tls::TlsPlan;
+use config::matcher::Routes;
+use engine::options::PEER_LISTENER_KEY;
 use logging::notice::ErrorLog;
-use net::{TICKET_PERIOD_S, TicketKeys};
+use net::{ClientCertificates, ServerCertificate, TICKET_PERIOD_S, TicketKeys, TlsAcceptor, TlsSite};
 use process::config_files::ConfigFiles;
+use proxy::options::{
+    Forwarded, ProxyTimeouts, RequestOptions, ResponseOptions, Retry, Tls, UpstreamAddress, UpstreamProtocol,
+    UpstreamServer,
+};
+use proxy::{CurrentGroup, GroupOptions, RouteOptions};
 use reload::KeptState;
+use times::Millis;
+
+/// The servers of the set that share responses.
+#[derive(Default)]
+pub(crate) struct PeerPlan {
+    /// As last seen, with this one.
+    pub(crate) servers: Arc<Vec<SetPeer>>,
+    /// The group of each; `None` for this server.
+    pub(crate) groups: Vec<Option<Arc<CurrentGroup>>>,
+    /// Options of requests to them.
+    pub(crate) options: Arc<RouteOptions>,
+    /// TLS of the listener for them; `None` if responses are not shared.
+    pub(crate) tls: Option<TlsSite>,
+}
+
+impl PeerPlan {
+    /// Returns the plan without groups.
+    ///
+    /// # Errors
+    /// The certificate of the set cannot be used.
+    pub(crate) fn new(table: Option<&ClusterTable>, store: Option<&ClusterStore>) -> io::Result<PeerPlan> {
+        let Some((store, peers)) = store.and_then(|store| Some((store, store.peer_options()?))) else {
+            return Ok(PeerPlan::default());
+        };
+        let (chain, key) = &peers.identity_pem;
+        let certificate = ServerCertificate::from_pem(chain, key)
+            .map_err(|_| io::Error::other("the certificate of the set cannot be used"))?;
+        let client =
+            ClientCertificates { authorities_pem: chain.clone(), revoked_pem: Vec::new(), is_required: true };
+        let tls = TlsSite { certificates: vec![certificate], client: Some(client), uses_store: false };
+        let timeout = Millis::of(table.map_or(peers.timeout, |table| table.peer_timeout));
+        let options = RouteOptions {
+            timeouts: ProxyTimeouts { connect: timeout, head: timeout, ..ProxyTimeouts::default() },
+            retry: Retry { attempts_max: 1, ..Retry::default() },
+            request: RequestOptions {
+                forwarded: Forwarded { x_forwarded: Some(false), via: None, ..Forwarded::default() },
+                underscores: true,
+                ..RequestOptions::default()
+            },
+            response: ResponseOptions { rewrite: false, ..ResponseOptions::default() },
+            ..RouteOptions::default()
+        };
+        Ok(PeerPlan {
+            servers: store.peers(),
+            groups: Vec::new(),
+            options: Arc::new(options),
+            tls: Some(tls),
+        })
+    }
+
+    /// Returns the options of the group of a server.
+    pub(crate) fn group_options(peer: &SetPeer, options: &PeerOptions) -> GroupOptions {
+        let (chain, key) = options.identity_pem.clone();
+        let tls = Tls {
+            name: Some(PEER_NAME.to_owned()),
+            roots_pem: Some(chain.clone()),
+            identity_pem: Some((chain, key)),
+            insecure: false,
+        };
+        let at = UpstreamAddress::Tcp { host: peer.address.ip().to_string(), port: peer.address.port() };
+        let server =
+            UpstreamServer { tls: Some(tls), protocol: UpstreamProtocol::Http2, ..UpstreamServer::new(at) };
+        GroupOptions { ejection: None, ..GroupOptions::new(vec![server]) }
+    }
+}
+
+/// Applies the TLS settings of a plan with so many sites, with those of the listener for other servers of the set.
+///
+/// # Errors
+/// Authorities or revocation lists are invalid.
+pub(crate) fn activate_tls(
+    (routes, sites): (Arc<Routes>, usize),
+    tls: Option<&TlsPlan>,
+    peers: &PeerPlan,
+    acceptor: &TlsAcceptor,
+) -> io::Result<()> {
+    let find = move |name: &str, key| match key {
+        PEER_LISTENER_KEY => Some(sites),
+        key => routes.site_of_name(name, key),
+    };
+    TlsPlan::activate(tls, find, peers.tls.clone().map(|tls| (sites, tls)), acceptor)
+}
 
 /// Returns the store of the set, which is kept if its options have not changed. `None` if the configuration has none or
 /// is only being checked.

@@ -4,11 +4,12 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+pub(crate) mod discovery;
+pub(crate) mod cluster;
 pub(crate) mod upstreams;
 pub(crate) mod dictionaries;
 pub(crate) mod releases;
 pub(crate) mod guards;
 pub(crate) mod content;
 pub(crate) mod response_cache;
-pub(crate) mod cluster;
 pub(crate) mod routes;

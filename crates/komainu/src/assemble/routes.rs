@@ -11,6 +11,7 @@ use ::cluster::ClusterStore;
 use admission::auth::Auth;
 use cache::{Cache, CachePurge};
 use cache_handler::handler::RouteCache;
+use cache_handler::peers::{CachePeers, RoutePeers};
 use cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
 use cache_handler::purge_order::SharedPurges;
 use cache_handler::rules::{CacheRules, RouteSuffixes};
@@ -29,7 +30,7 @@ use http::{EmptySegments, Fields, Status};
 use logging::access::AccessLogs;
 use logging::notice::ErrorLog;
 use logging::sink::LogSinks;
-use net::{Core, RouteLimits, SpillStore};
+use net::{Core, RouteLimits, SpillStore, TlsAcceptor};
 use operator::access::ControlAccess;
 use process::config_files::{ConfigFiles, MemoryFiles};
 use proxy::{CoreGroup, CurrentGroup, Proxy, UpstreamEvent};
@@ -64,12 +65,14 @@ use telemetry::metrics::{CoreMetrics, RouteLabels};
 use telemetry::otlp::PushOptions;
 use telemetry::traces::TraceExport;
 
+use crate::assemble::cluster::{PeerPlan, activate_tls};
 use crate::assemble::content::{build_route_files, stripped_prefix};
 use crate::assemble::dictionaries;
+use crate::assemble::discovery::UsedDiscovery;
 use crate::assemble::guards::{GuardPlan, number_guards};
 use crate::assemble::releases::{ReleasePlan, build_release, link_branches};
 use crate::assemble::response_cache::build_response_cache;
-use crate::assemble::upstreams::{CoreGroups, GroupPlan, UpstreamRoute};
+use crate::assemble::upstreams::{CoreGroups, GroupPlan, GroupSources, UpstreamRoute};
 
 /// A configuration and the state of its features that is shared by all cores.
 pub(crate) struct ServerPlan {
@@ -96,6 +99,10 @@ pub(crate) struct ServerPlan {
     pub(crate) sharing: Option<Arc<Sharing>>,
     /// Store of the set of servers.
     pub(crate) cluster: Option<ClusterStore>,
+    /// Other servers of the set that share responses.
+    pub(crate) peers: PeerPlan,
+    /// Servers and sites that were found while the server runs.
+    pub(crate) discovery: UsedDiscovery,
     auth: AuthPlan,
     pub(crate) releases: ReleasePlan,
     pub(crate) queues: QueuePlan,
@@ -160,11 +167,15 @@ impl ServerPlan {
         let programs = config.proxies().filter_map(|proxy| proxy.cgi.as_ref());
         kept.share((), CgiPrograms::default).apply(programs, notices)?;
         let streams = StreamLimits::of(&config, &mut kept, &budget);
+        let cluster = crate::assemble::cluster::open(config.cluster.as_ref(), &mut kept, &files, notices)?;
+        let mut peers = PeerPlan::new(config.cluster.as_ref(), cluster.as_ref())?;
+        let discovery = UsedDiscovery::open(&config, &mut kept, notices)?;
         let groups_before = previous.map(|plan| (&plan.config, &plan.groups));
-        let groups = GroupPlan::new(&config, groups_before, &spill, &files)?;
+        let sources = GroupSources { files: &files, found: &discovery.found };
+        let set = cluster.as_ref().and_then(|store| Some((store.peer_options()?, store.name(), &mut peers)));
+        let groups = GroupPlan::new(&config, groups_before, &spill, sources, set)?;
         let routes_before = previous.map(|plan| (&plan.config, &*plan.routes));
         let routes = Arc::new(Routes::compile_after(&config, routes_before));
-        let cluster = crate::assemble::cluster::open(config.cluster.as_ref(), &mut kept, &files, notices)?;
         kept.release_unused();
         let purge_tokens = purge_tokens(config.purge_token_files(), &files)?;
         let pages_in_memory =
@@ -190,6 +201,8 @@ impl ServerPlan {
             limits,
             sharing,
             cluster,
+            peers,
+            discovery,
             auth,
             releases,
             queues,
@@ -233,6 +246,14 @@ impl ServerPlan {
         *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = tls;
     }
 
+    /// Applies TLS settings: those of this plan, or read again.
+    ///
+    /// # Errors
+    /// Authorities or revocation lists are invalid.
+    pub(crate) fn activate_tls(&self, tls: Option<&TlsPlan>, acceptor: &TlsAcceptor) -> io::Result<()> {
+        activate_tls((self.routes.clone(), self.config.sites.len()), tls, &self.peers, acceptor)
+    }
+
     /// Returns the places of the sites of a plan before, whose assembled parts can be taken over, by the sites of this one.
     fn shared_sites(&self, before: &ServerPlan) -> Vec<Option<usize>> {
         let mut places = HashMap::new();
@@ -245,6 +266,12 @@ impl ServerPlan {
             (own.is_shareable && Arc::ptr_eq(own, other)).then_some(at)
         };
         self.config.sites.iter().enumerate().map(place).collect()
+    }
+
+    /// Whether nothing else was found, and the servers of the set are the same, since the plan was made.
+    pub(crate) fn is_current(&self) -> bool {
+        let has_same_peers = |cluster: &ClusterStore| cluster.peers() == self.peers.servers;
+        self.discovery.is_current() && self.cluster.as_ref().is_none_or(has_same_peers)
     }
 }
 
@@ -311,6 +338,7 @@ pub(crate) fn build_route_table(
     if let Some(core_context) = core_context {
         core_context.handles.release_stopped();
     }
+    let peers = core_context.and_then(|_| cache_peers(plan, &groups)).map(Rc::new);
     for (site_index, site) in config.sites.iter().enumerate() {
         let settings = config.settings(Some(site_index), None);
         let redirects = site.tls.is_some() && settings.redirect_https;
@@ -341,7 +369,8 @@ pub(crate) fn build_route_table(
             _ => {}
         }
         let route = |route| {
-            self::build_route(plan, core_context, &groups, RouteId { site: site_index, route }, cores)
+            let id = RouteId { site: site_index, route };
+            self::build_route(plan, core_context, &groups, peers.as_ref(), id, cores)
         };
         let routes = (0..site.routes.len()).map(route);
         let mut routes = routes.collect::<io::Result<Vec<_>>>()?;
@@ -418,6 +447,17 @@ pub(crate) fn convert_merge_slashes(merge_slashes: bool) -> EmptySegments {
     if merge_slashes { EmptySegments::Merge } else { EmptySegments::Keep }
 }
 
+/// Returns the servers of the set that share responses; `None` if there are no others.
+fn cache_peers(plan: &ServerPlan, groups: &CoreGroups) -> Option<CachePeers> {
+    let PeerPlan { servers, groups: of_servers, options, .. } = &plan.peers;
+    if !of_servers.iter().any(Option::is_some) {
+        return None;
+    }
+    let proxy = |group: &Arc<CurrentGroup>| groups.of(group).map(|group| group.proxy(options, None));
+    let each = servers.iter().zip(of_servers);
+    Some(CachePeers::new(each.map(|(peer, group)| (peer.name.clone(), group.as_ref().and_then(proxy)))))
+}
+
 /// Returns this core's instances of the upstream groups; existing ones are kept.
 fn build_groups(plan: &ServerPlan, core_context: CoreContext<'_>) -> Rc<CoreGroups> {
     let group = |current: &Arc<CurrentGroup>| {
@@ -434,6 +474,7 @@ fn build_route(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     groups: &CoreGroups,
+    peers: Option<&Rc<CachePeers>>,
     id: RouteId,
     cores: usize,
 ) -> io::Result<Route> {
@@ -487,7 +528,7 @@ fn build_route(
         Action::Split(_) | Action::RewriteOnly => not_found(),
     };
     let has_scripts = php_app.is_some() || php::script_server(route).is_some();
-    let mut steps = build_steps(plan, core_context, id, asked);
+    let mut steps = build_steps(plan, core_context, id, peers, asked);
     if let Some(release) = build_release(&plan.releases, config, &plan.groups, groups, id) {
         steps.add(RouteStep::Release(release));
     }
@@ -535,6 +576,7 @@ fn build_steps(
     plan: &ServerPlan,
     core_context: Option<CoreContext<'_>>,
     id: RouteId,
+    peers: Option<&Rc<CachePeers>>,
     proxy: impl FnOnce(&Auth) -> Option<Proxy>,
 ) -> RouteSteps {
     let config = &plan.config;
@@ -554,7 +596,7 @@ fn build_steps(
     if let Some(fields_max) = settings.headers_max {
         steps.add(RouteStep::HeaderLimit(RouteHeaderLimit { fields_max: fields_max as usize }));
     }
-    let cache = build_route_cache(plan, id, core_context);
+    let cache = build_route_cache(plan, id, core_context, peers);
     let owner = route.part_of.as_ref().map_or(id.route, |part| part.route);
     if let Some(rates) = plan.limits.of(id.site, owner, notices) {
         let counted = if cache.is_some() { CountedRequests::Requests } else { CountedRequests::All };
@@ -653,6 +695,7 @@ fn build_route_cache(
     plan: &ServerPlan,
     id: RouteId,
     core_context: Option<CoreContext<'_>>,
+    peers: Option<&Rc<CachePeers>>,
 ) -> Option<RouteCache> {
     let config = &plan.config;
     let settings = config.route_settings(id);
@@ -672,11 +715,18 @@ fn build_route_cache(
     // Stored content is modified for each client, so it cannot be stored compressed.
     let is_edited = !settings.replace.is_empty();
     let dictionaries = dictionaries::route_transport(config, plan.dictionaries.as_ref(), id);
+    let route = config.route(id);
+    // Another server runs the handler alone, without the steps of the route.
+    let shares = matches!(&route.action, Action::Proxy(proxy) if !proxy.is_php) && route.part_of.is_none();
     Some(RouteCache {
         cache: plan.cache.clone()?,
         rules: Rc::new(CacheRules::new(policy, place).with_written_fields(config.route(id).proxy())),
         compresses: settings.compress.is_some() && !is_edited,
         dictionaries: dictionaries.filter(|_| !is_edited).map(Rc::new),
         purge,
+        peers: peers
+            .filter(|_| shares)
+            .map(|set| RoutePeers { set: set.clone(), route: (id.site, id.route) }),
+        asked_key: None,
     })
 }

@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ::cluster::PeerOptions;
+use ::discovery::Found;
 use admission::auth::{Auth, AuthKind};
 use config::matcher::RouteId;
 use config::{Action, Config, EncodedSlashes};
@@ -22,6 +24,12 @@ use proxy::{
 };
 use shapes::prefix::StripPrefix;
 use telemetry::metrics::RouteLabels;
+
+use crate::assemble::cluster::PeerPlan;
+use crate::assemble::discovery::discovered_name;
+
+/// Highest weight of a server.
+const WEIGHT_MAX: u32 = 1000;
 
 /// The upstream groups of a configuration, shared by all cores, and their use by routes.
 #[derive(Default)]
@@ -43,6 +51,8 @@ pub(crate) struct GroupPlan {
     known: Arc<Mutex<KnownServers>>,
     /// Groups that get other servers when the configuration is put in force.
     replacements: Vec<(Arc<CurrentGroup>, Arc<GroupShared>)>,
+    /// Groups whose servers were replaced alone since, as the configuration would have them.
+    changed: Mutex<HashMap<String, Arc<ProxyOptions>>>,
 }
 
 /// A group that the configuration names.
@@ -82,7 +92,7 @@ struct GroupBuilder<'p> {
     before: HashMap<*const GroupShared, Arc<CurrentGroup>>,
     reload: GroupReload,
     spill: &'p Arc<SpillStore>,
-    files: &'p ConfigFiles,
+    sources: GroupSources<'p>,
     /// Whether servers may be at addresses of this machine and its links.
     allows_local: bool,
 }
@@ -90,7 +100,7 @@ struct GroupBuilder<'p> {
 impl GroupPlan {
     /// Creates the groups, without resolving or connecting yet. Unchanged groups are kept, so that health, limits,
     /// queue, kept connections and TLS sessions survive a reload. In a changed group, servers that it already had keep
-    /// their health.
+    /// their health. `set` are the servers of the set, with the name of this one.
     ///
     /// # Errors
     /// A certificate that cannot be read, by name.
@@ -98,7 +108,8 @@ impl GroupPlan {
         config: &Config,
         before: GroupsBefore<'_>,
         spill: &Arc<SpillStore>,
-        files: &ConfigFiles,
+        sources: GroupSources<'_>,
+        set: Option<(&PeerOptions, &str, &mut PeerPlan)>,
     ) -> io::Result<GroupPlan> {
         let joined = before.filter(|(before, _)| config.has_base_of(before));
         let all = before.map(|(_, groups)| groups.all.as_slice()).unwrap_or_default();
@@ -118,10 +129,13 @@ impl GroupPlan {
             before: by_state,
             reload,
             spill,
-            files,
+            sources,
             allows_local: config.local_upstreams,
         };
         builder.add_all(config)?;
+        if let Some((options, own, peers)) = set {
+            builder.add_peers(options, own, peers)?;
+        }
         let GroupBuilder { mut plan, reload, .. } = builder;
         match joined {
             None => plan.known = Arc::new(Mutex::new(reload.finish())),
@@ -159,19 +173,32 @@ impl GroupPlan {
     pub(crate) fn replace_servers(
         &self,
         name: &str,
-        proxy: &ProxyOptions,
-        files: &ConfigFiles,
+        proxy: &Arc<ProxyOptions>,
+        sources: GroupSources<'_>,
     ) -> io::Result<bool> {
         let Some(group) = self.named.get(name) else { return Ok(false) };
         let before = group.current.get();
         let options =
-            GroupOptions { allows_local: before.options().allows_local, ..group_options(proxy, files)? };
+            GroupOptions { allows_local: before.options().allows_local, ..sources.group_options(proxy)? };
         if *before.options() != options {
             let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
             let next = known.replace(&before, options).map_err(io::Error::other)?;
             group.current.replace(next);
         }
+        let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        changed.insert(name.to_owned(), proxy.clone());
         Ok(true)
+    }
+
+    /// Returns a configuration with the servers that [`GroupPlan::replace_servers`] has put in force since.
+    pub(crate) fn with_changes(&self, mut config: Config) -> Config {
+        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, proxy) in &mut config.upstreams {
+            if let Some(now) = changed.get(name) {
+                *proxy = now.clone();
+            }
+        }
+        config
     }
 
     /// Returns the upstream routes of a site.
@@ -220,7 +247,7 @@ impl GroupBuilder<'_> {
                     self.add(name.clone(), current.clone());
                     current
                 }
-                None => self.add_group(name.clone(), group_options(proxy, self.files)?)?,
+                None => self.add_group(name.clone(), self.sources.group_options(proxy)?)?,
             };
             self.plan.named.insert(name.clone(), NamedGroup { proxy: proxy.clone(), current });
         }
@@ -250,7 +277,7 @@ impl GroupBuilder<'_> {
             let named = auth.upstream.as_ref().and_then(|name| self.plan.named.get(name));
             let group = match named.map(|named| named.current.clone()) {
                 Some(group) => group,
-                None => self.add_group("auth".to_owned(), group_options(&proxy, self.files)?)?,
+                None => self.add_group("auth".to_owned(), self.sources.group_options(&proxy)?)?,
             };
             self.plan.auth_servers.push((auth.clone(), UpstreamRoute { group, options, spill: None }));
         }
@@ -270,11 +297,13 @@ impl GroupBuilder<'_> {
         let Some(known) = self.joined.and_then(|(_, groups)| groups.named.get(name)) else { return Ok(None) };
         // Contents of files may have changed.
         let names_files = proxy.to.iter().any(|server| server.url.is_tls());
-        if Arc::ptr_eq(&known.proxy, proxy) && !names_files {
+        // So may what was found by names.
+        let names_servers = proxy.to.iter().any(|server| server.url.records().is_some());
+        if Arc::ptr_eq(&known.proxy, proxy) && !names_files && !names_servers {
             return Ok(Some(known.current.clone()));
         }
         let before = known.current.get();
-        let options = GroupOptions { allows_local: self.allows_local, ..group_options(proxy, self.files)? };
+        let options = GroupOptions { allows_local: self.allows_local, ..self.sources.group_options(proxy)? };
         if *before.options() == options {
             return Ok(Some(known.current.clone()));
         }
@@ -299,6 +328,25 @@ impl GroupBuilder<'_> {
 
     fn add_group(&mut self, name: String, mut options: GroupOptions) -> io::Result<Arc<CurrentGroup>> {
         options.allows_local = self.allows_local;
+        self.add_trusted_group(name, options)
+    }
+
+    /// Adds the groups of the servers of the set, except this one, whose name is `own`.
+    fn add_peers(&mut self, options: &PeerOptions, own: &str, peers: &mut PeerPlan) -> io::Result<()> {
+        for peer in peers.servers.clone().iter() {
+            let group = if peer.name == own {
+                None
+            } else {
+                let name = format!("peer {}", peer.name);
+                Some(self.add_trusted_group(name, PeerPlan::group_options(peer, options))?)
+            };
+            peers.groups.push(group);
+        }
+        Ok(())
+    }
+
+    /// Adds a group whose servers may be at any address.
+    fn add_trusted_group(&mut self, name: String, options: GroupOptions) -> io::Result<Arc<CurrentGroup>> {
         let state = match self.joined {
             None => self.reload.build(options),
             Some(_) => self.plan.known.lock().unwrap_or_else(PoisonError::into_inner).build(options),
@@ -322,7 +370,7 @@ impl GroupBuilder<'_> {
         let named = proxy.upstream.as_ref().and_then(|name| self.plan.named.get(name));
         let group = match named {
             Some(group) => group.current.clone(),
-            None => self.add_group(route_group_name(site, route), group_options(proxy, self.files)?)?,
+            None => self.add_group(route_group_name(site, route), self.sources.group_options(proxy)?)?,
         };
         let spill = SpillQuota::new(self.spill, proxy.spill_bytes_max);
         let is_of_cgi = |server: &UpstreamServer| matches!(server.protocol, UpstreamProtocol::Cgi(_));
@@ -412,9 +460,62 @@ fn auth_proxy(auth: &Auth) -> Option<ProxyOptions> {
     Some(proxy)
 }
 
-fn group_options(proxy: &ProxyOptions, files: &ConfigFiles) -> io::Result<GroupOptions> {
-    let servers = proxy.to.iter().map(|upstream| build_server(proxy, upstream, files));
-    Ok(GroupOptions::of(proxy, servers.collect::<io::Result<_>>()?))
+/// Sources of the servers of groups beside the configuration.
+#[derive(Clone, Copy)]
+pub(crate) struct GroupSources<'p> {
+    pub(crate) files: &'p ConfigFiles,
+    /// Servers that were found by names.
+    pub(crate) found: &'p Found,
+}
+
+impl GroupSources<'_> {
+    fn group_options(&self, proxy: &ProxyOptions) -> io::Result<GroupOptions> {
+        let servers = proxy.to.iter().map(|upstream| self.build_servers(proxy, upstream));
+        let mut servers = servers.collect::<io::Result<Vec<_>>>()?.concat();
+        if servers.iter().all(|server| server.backup) {
+            // What was found are only backups of servers that do not exist at present.
+            servers.iter_mut().for_each(|server| server.backup = false);
+        }
+        Ok(GroupOptions::of(proxy, servers))
+    }
+
+    /// Returns the server, or all that its name has at present.
+    fn build_servers(&self, proxy: &ProxyOptions, upstream: &Upstream) -> io::Result<Vec<UpstreamServer>> {
+        let Some(name) = discovered_name(&upstream.url) else {
+            return Ok(vec![build_server(proxy, upstream, self.files)?]);
+        };
+        let build = |host: String, port: u16, weight: u32, is_backup: bool| {
+            let url = upstream.url.found_at(host, port);
+            let weight = upstream.weight.saturating_mul(weight).min(WEIGHT_MAX);
+            let one = Upstream { url, weight, backup: upstream.backup || is_backup, ..upstream.clone() };
+            let mut server = build_server(proxy, &one, self.files)?;
+            if let Some(tls) = &mut server.tls {
+                // The host of an SRV record is not verified: who forges the record chooses it.
+                tls.name.get_or_insert_with(|| verified_name(&name.name));
+            }
+            Ok(server)
+        };
+        match self.found.servers.get(&name).filter(|servers| !servers.is_empty()) {
+            Some(servers) => servers
+                .iter()
+                .map(|at| build(at.address.ip().to_string(), at.address.port(), at.weight, at.is_backup))
+                .collect(),
+            None => {
+                // A server without addresses.
+                let none = build(String::new(), 0, 1, false)?;
+                Ok(vec![UpstreamServer { name: Some(upstream.url.to_string()), ..none }])
+            }
+        }
+    }
+}
+
+/// Returns the name that certificates of servers have: that of the domain without the labels of the service.
+fn verified_name(name: &str) -> String {
+    let mut rest = name;
+    while let Some((_, after)) = rest.split_once('.').filter(|_| rest.starts_with('_')) {
+        rest = after;
+    }
+    rest.to_owned()
 }
 
 /// Returns the group options of a stream.
@@ -423,8 +524,8 @@ fn stream_options(stream: &config::Stream) -> GroupOptions {
         let at = match &server.address {
             Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
             Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
-            // Streams cannot have CGI addresses.
-            Origin::Cgi(..) => UpstreamAddress::Unix(PathBuf::new()),
+            // Streams cannot have these.
+            Origin::Cgi(..) | Origin::Discovered(..) => UpstreamAddress::Unix(PathBuf::new()),
         };
         UpstreamServer {
             protocol: if stream.is_udp() { UpstreamProtocol::Udp } else { UpstreamProtocol::Tcp },
@@ -471,7 +572,9 @@ fn build_server(
         }
         Origin::Tcp { host, port, .. } => UpstreamAddress::Tcp { host: host.clone(), port: *port },
         Origin::Unix(path) => UpstreamAddress::Unix(path.clone()),
-        Origin::Cgi(..) => return Err(io::Error::other("an address of CGI inside one")),
+        Origin::Cgi(..) | Origin::Discovered(..) => {
+            return Err(io::Error::other("an address that is none of a single server"));
+        }
     };
     let tls = upstream
         .url
@@ -543,7 +646,8 @@ mod tests {
         let url = Origin::parse("http://127.0.0.1:3000").unwrap();
         let proxy = ProxyOptions::with_servers([url]);
         let server = UpstreamServer::new(UpstreamAddress::Tcp { host: "127.0.0.1".into(), port: 3000 });
-        let group = group_options(&proxy, &ConfigFiles::default()).unwrap();
+        let (files, found) = (ConfigFiles::default(), Found::default());
+        let group = GroupSources { files: &files, found: &found }.group_options(&proxy).unwrap();
         assert_eq!(group, GroupOptions::new(vec![server]));
         assert_eq!(route_options(&config::Route::default(), &proxy, false), RouteOptions::default());
     }

@@ -141,7 +141,7 @@ fn socket_path(url: &Origin) -> Option<&Path> {
     match url {
         Origin::Unix(path) => Some(path),
         Origin::Cgi(_, inner) => socket_path(inner),
-        Origin::Tcp { .. } => None,
+        Origin::Tcp { .. } | Origin::Discovered(..) => None,
     }
 }
 

@@ -41,7 +41,9 @@ use steps::shaping::connections::ClientConnections;
 use telemetry::metrics::Metrics;
 
 use crate::assemble::routes::ServerPlan;
-use crate::check::reading::{ReadConfig, RereadConfig};
+use crate::assemble::upstreams::GroupSources;
+use crate::check::reading::{self, ReadConfig, RereadConfig};
+use crate::run::container_sites::join_sites;
 use crate::run::metrics_push::MetricsPush;
 
 /// Time after which a stop logs the requests that it waits for; idle connections are closed by then.
@@ -94,6 +96,21 @@ impl ActiveConfig {
         changes_requiring_restart(&self.start_config, &self.active_plan().config)
     }
 
+    /// Has the server put in force what is found from now on.
+    pub(crate) fn follow_discovery(&self, events: &Sender<ServerEvent>) {
+        let plan = self.active_plan();
+        let listener = || {
+            let events = events.clone();
+            Box::new(move || _ = events.send(ServerEvent::Found))
+        };
+        plan.discovery.discovery.iter().for_each(|discovery| discovery.on_change(listener()));
+        plan.cluster.iter().for_each(|cluster| cluster.on_peers_change(listener()));
+        if !plan.is_current() {
+            // Changed before the listeners were set.
+            listener()();
+        }
+    }
+
     /// Returns the text of the configuration in force.
     pub(crate) fn active_text(&self) -> Option<ConfigText> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
@@ -122,6 +139,8 @@ pub(crate) enum ServerEvent {
     Change(PartChange, PendingReply<ReloadOutcome>),
     /// Change the configuration.
     Edit(ConfigEdit, PendingReply<Result<Value, EditError>>),
+    /// Other upstream servers, containers or servers of the set were found.
+    Found,
     Reopen(Option<Sender<Vec<String>>>),
     /// Start a new process of the program, which takes over.
     Upgrade(Option<OutcomeSender>),
@@ -252,6 +271,8 @@ impl RunningServer {
                 };
                 asker.send(outcome);
             }
+            ServerEvent::Found if progress.is_stopping || progress.upgrade.is_some() => {}
+            ServerEvent::Found => self.use_found(),
             ServerEvent::Upgrade(asker) => self.begin_upgrade(asker, progress),
             ServerEvent::Upgraded(outcome) => self.finish_upgrade(outcome, progress),
             ServerEvent::Stop if std::mem::replace(&mut progress.is_stopping, true) => {
@@ -457,8 +478,9 @@ impl RunningServer {
     fn change_servers(&self, groups: &[(String, Arc<ProxyOptions>)]) -> io::Result<Vec<String>> {
         let plan = self.current.active_plan();
         let files = self.current.hosting.files();
+        let sources = GroupSources { files: &files, found: &plan.discovery.found };
         for (name, proxy) in groups {
-            if !plan.groups.replace_servers(name, proxy, &files)? {
+            if !plan.groups.replace_servers(name, proxy, sources)? {
                 return Err(io::Error::other(format!("there is no group {name}")));
             }
         }
@@ -470,14 +492,40 @@ impl RunningServer {
         let access = current.hosting.files();
         access.set_memory(files);
         let tls = plan.reread_tls(&access)?;
-        let routes = plan.routes.clone();
-        let find = move |name: &str, key| routes.site_of_name(name, key);
-        TlsPlan::activate(tls.as_deref(), find, &current.tls)?;
+        plan.activate_tls(tls.as_deref(), &current.tls)?;
         TlsPlan::watch_staples(tls.as_deref(), &current.certificates.staples, &self.logs.notices);
         let warnings: Vec<String> = tls.iter().flat_map(|tls| tls.warnings()).cloned().collect();
         self.log_warnings(&warnings);
         plan.replace_tls(tls);
         Ok(warnings)
+    }
+
+    /// Puts the configuration in force again with what was found since.
+    fn use_found(&self) {
+        let plan = self.current.active_plan();
+        if plan.is_current() {
+            return;
+        }
+        let read = match self.current.active_text() {
+            Some(text) => reading::reparse_text(&text.path, text.joined.to_string()),
+            // Without a text there are no sites of containers.
+            None => {
+                let config = plan.groups.with_changes(plan.config.clone());
+                Ok(ReadConfig { config, warnings: Vec::new(), text: None, files: None })
+            }
+        };
+        // Warnings of the text have been logged.
+        let read = read.map(|read| ReadConfig { warnings: Vec::new(), ..read });
+        match read.and_then(|read| self.prepare_config(read)) {
+            Ok(prepared) => _ = self.activate_config(prepared, false),
+            Err(failure) => {
+                let text = format!(
+                    "what was found is not used (`[discover]`, `[cluster] peers`):\n{}",
+                    failure.with_remedy()
+                );
+                self.logs.notices.report(Level::Error, &text);
+            }
+        }
     }
 
     /// Assembles a configuration without using it, so that missing directories and pages are found first.
@@ -487,8 +535,10 @@ impl RunningServer {
         if let Some(files) = files {
             current.hosting.files().set_memory(files);
         }
+        let (config, sites) = join_sites(&before.discovery, config, text.as_ref(), &self.logs.notices);
         let plan = ServerPlan::new(config, Some(&before), current.cores, Some(&current.hosting));
         let mut plan = plan?;
+        plan.discovery.found.sites = sites;
         // Bound before anything changes, because an address may be in use.
         let listeners = self.prepare_listeners(&plan.config)?;
         let control = self.control_listener.prepare_change(&plan.config.control)?;
@@ -526,9 +576,7 @@ impl RunningServer {
         let tls = plan.tls();
         warnings.extend(tls.iter().flat_map(|tls| tls.warnings()).cloned());
         warnings.extend(plan.control_access.warnings().iter().cloned());
-        let routes = plan.routes.clone();
-        let find = move |name: &str, key| routes.site_of_name(name, key);
-        if let Err(error) = TlsPlan::activate(tls.as_deref(), find, &current.tls) {
+        if let Err(error) = plan.activate_tls(tls.as_deref(), &current.tls) {
             notices.error(&error.to_string());
             failures.push(error.to_string());
         }
@@ -547,6 +595,7 @@ impl RunningServer {
         plan.groups.apply();
         *current.plan.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
         *current.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        current.follow_discovery(&self.events);
         current.generations.begin();
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);

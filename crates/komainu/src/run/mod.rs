@@ -2,6 +2,7 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+mod container_sites;
 pub(crate) mod metrics_push;
 pub(crate) mod supervisor_requests;
 pub(crate) mod supervisor;

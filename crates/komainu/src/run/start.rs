@@ -50,6 +50,7 @@ use times::Millis;
 use crate::assemble::routes::{self, CoreContext, ServerPlan};
 use crate::assemble::upstreams::CoreGroups;
 use crate::check::reading::RereadConfig;
+use crate::run::container_sites::join_sites;
 use crate::run::lifecycle::{
     ActiveConfig, PartChange, RunningServer, ServerEvent, forward_signals, handle_second_stop,
     order_to_event, unstarted_reload,
@@ -166,6 +167,7 @@ pub(crate) fn run_server(
     if watch {
         watch::watch(hosting.folders(), hosting.clone(), logs.notices.clone())?;
     }
+    current.follow_discovery(&events);
     ready(&server.listeners().urls(), &control_listener.urls());
     if let Some(source) = source {
         let changes = ServerChanges {
@@ -313,14 +315,20 @@ fn build_first_plan(
     replaces: bool,
 ) -> io::Result<Arc<ActiveConfig>> {
     let mut plan = ServerPlan::new(config, None, cores, Some(hosting))?;
+    if plan.config.discover.as_ref().is_some_and(|discover| discover.docker.is_some()) {
+        // The containers are known only now.
+        let config = plan.config.clone();
+        let (config, sites) = join_sites(&plan.discovery, config, text.as_ref(), &logs.notices);
+        plan = ServerPlan::new(config, Some(&plan), cores, Some(hosting))?;
+        plan.discovery.found.sites = sites;
+    }
     if options::https_port(plan.config.listen.iter()) == Some(0) {
         plan.https_port = first_tls_port(listeners);
     }
     plan.sinks = logs.access();
     let certificates = AutomaticCertificates::default();
     let tls = net::TlsAcceptor::new(certificates.store.clone());
-    let routes = plan.routes.clone();
-    TlsPlan::activate(plan.tls().as_deref(), move |name, key| routes.site_of_name(name, key), &tls)?;
+    plan.activate_tls(plan.tls().as_deref(), &tls)?;
     hosting.apply(&plan.config.apps, true)?;
     if replaces {
         hosting.wait_until_loaded()?;

@@ -9,5 +9,6 @@ mod pebble;
 mod rig;
 
 mod certificates;
+mod peers;
 mod purges;
 mod store;

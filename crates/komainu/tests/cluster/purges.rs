@@ -1,6 +1,7 @@
 //! Purges that reach all servers of a set.
 
 use std::path::Path;
+use std::time::Instant;
 
 use crate::origin::{Origin, answer};
 use crate::rig::{Folder, Rig, eventually, komainu, text};
@@ -50,7 +51,9 @@ fn purges_reach_all_servers_and_are_replayed() {
         method(&servers[0], "").contains(r#""applied":["one","three","two"]"#)
     });
     fill("/a");
+    let begin = Instant::now();
     let said = method(&servers[0], "");
+    println!("a purge was applied by three servers within {:?}", begin.elapsed());
     assert!(
         said.contains(r#""applied":["one","three","two"]"#) && said.contains(r#""missing":[]"#),
         "{said}"

@@ -15,6 +15,7 @@ mod rig;
 mod ask;
 mod balancing;
 mod cgi;
+mod discover;
 mod leaving;
 mod php;
 mod proof;

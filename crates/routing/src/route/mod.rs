@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use cache_handler::handler::CachedHandler;
+use cache_handler::peers::PeerAsk;
 use http::{Method, Reject, Status};
 use net::{Exchange, Fault, RouteLimits, pin_in_place};
 use steps::flow::Flow;
@@ -217,6 +218,24 @@ impl Route {
         let origin = || CachedRoute { route: self.clone(), path: path.clone() };
         let counted = self.steps.rates().filter(|rates| rates.counts_misses());
         cache.serve(exchange, origin, counted).await
+    }
+
+    /// Serves a request of another server of the set, for the response with this key.
+    ///
+    /// # Errors
+    /// Errors of the cache and the handler.
+    pub(crate) async fn serve_peer(
+        self: &Rc<Route>,
+        exchange: &mut Exchange<'_>,
+        key: u64,
+    ) -> Result<(), Fault> {
+        let path = RequestPath::of(&exchange.request())?;
+        let cache = self.steps.cache().filter(|_| matches!(self.handler, Handler::Proxy(_)));
+        let Some(cache) = cache.map(|cache| cache.for_peer(key)) else {
+            return exchange.refuse(PeerAsk::REFUSED, "this route has no cache").await;
+        };
+        exchange.set_label(self.label);
+        cache.serve(exchange, || CachedRoute { route: self.clone(), path }, None).await
     }
 
     /// Serves a request by the handler, after waiting in the queue of the route.

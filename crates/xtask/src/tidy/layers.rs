@@ -30,6 +30,7 @@ const ALL_CRATES: &[&str] = &[
     "reload",
     "shapes",
     "cluster",
+    "discovery",
     "config",
     "ring",
     "net",
@@ -106,7 +107,7 @@ const LAYERS: &[Layer] = &[
         folder: "cluster",
         may_use: &["failure", "settings"],
         // A store may be asked only on threads of this crate.
-        never: &["std::fs", "std::process", "std::net"],
+        never: &["std::fs", "std::process", "std::net::Tcp", "std::net::Udp"],
     },
     Layer { folder: "tree", may_use: &[], never: NO_IO },
     Layer { folder: "link", may_use: &[], never: NO_IO },
@@ -139,6 +140,12 @@ const LAYERS: &[Layer] = &[
         may_use: &["failure", "http", "proxy", "settings", "shapes", "times"],
         never: NO_IO,
     },
+    Layer {
+        folder: "discovery",
+        may_use: &["settings", "shapes"],
+        // DNS servers and Docker may be asked only on the thread of this crate.
+        never: &["std::process", "net::Core"],
+    },
     Layer { folder: "sharing", may_use: &["cluster", "failure", "net", "settings"], never: &["tokio"] },
     Layer {
         folder: "apps",
@@ -166,6 +173,7 @@ const LAYERS: &[Layer] = &[
             "cache",
             "certificates",
             "cluster",
+            "discovery",
             "failure",
             "files",
             "http",

@@ -1,0 +1,242 @@
+//! Other servers of a set, which are asked for a response before the origin. Each key has an owner, so that all servers
+//! together ask the origin about as often as one.
+
+use std::cell::Cell;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use http::{Fields, Length, Method, Name, Status};
+use net::{DefaultFields, Exchange, Fault, Peer, Request};
+use proxy::{FetchLimits, FetchRequest, Proxy};
+use times::{Millis, Moment};
+
+use crate::removals::{is_removed, key_hash};
+use crate::responses::PEER_FIELD;
+
+/// Field in which a server asks another one: route, whether the client's connection is secure, the key, and the client.
+const ASK_FIELD: &[u8] = b"Komainu-Peer-Ask";
+/// Time for which a server that could not be asked is left alone.
+const LEFT_ALONE: Millis = Millis(5_000);
+/// Maximum time of a whole response.
+const RESPONSE_MAX: Millis = Millis(600_000);
+
+/// The servers of a set, on one core.
+pub struct CachePeers {
+    servers: Vec<PeerServer>,
+}
+
+struct PeerServer {
+    name_hash: u64,
+    /// `None` for this server.
+    proxy: Option<Proxy>,
+    left_alone_until: Cell<Moment>,
+}
+
+impl CachePeers {
+    /// Creates the set from the names of its servers and the way to each; `None` for this server.
+    #[must_use]
+    pub fn new(servers: impl Iterator<Item = (String, Option<Proxy>)>) -> CachePeers {
+        let server = |(name, proxy): (String, _)| PeerServer {
+            name_hash: key_hash(name.as_bytes()),
+            proxy,
+            left_alone_until: Cell::new(Moment::ZERO),
+        };
+        CachePeers { servers: servers.map(server).collect() }
+    }
+
+    /// Returns the server that owns a key (rendezvous hashing: a server that leaves changes the owner of its keys only).
+    fn owner(&self, key: u64) -> Option<&PeerServer> {
+        self.servers.iter().max_by_key(|server| key_hash(&(server.name_hash ^ key).to_be_bytes()))
+    }
+}
+
+/// The set, for one route.
+#[derive(Clone)]
+pub struct RoutePeers {
+    /// The servers.
+    pub set: Rc<CachePeers>,
+    /// Index of the site, and of the route in it.
+    pub route: (usize, usize),
+}
+
+/// Outcome of asking another server.
+pub(crate) enum PeerOutcome {
+    /// Its response has been passed on.
+    Served,
+    /// The origin has to be asked.
+    AskOrigin,
+}
+
+impl RoutePeers {
+    /// Asks the owner of a key, unless that is this server, and passes its response on.
+    ///
+    /// # Errors
+    /// The response breaks off.
+    pub(crate) async fn ask(&self, exchange: &mut Exchange<'_>, key: &[u8]) -> Result<PeerOutcome, Fault> {
+        let key = key_hash(key);
+        let Some(owner) = self.set.owner(key) else { return Ok(PeerOutcome::AskOrigin) };
+        let Some(proxy) = &owner.proxy else { return Ok(PeerOutcome::AskOrigin) };
+        let now = exchange.core().now();
+        let is_left_alone = now < owner.left_alone_until.get();
+        let Some(request) = peer_request(&exchange.request(), self.route, key).filter(|_| !is_left_alone)
+        else {
+            return Ok(PeerOutcome::AskOrigin);
+        };
+        let limits = FetchLimits { body_bytes_max: u64::MAX, total: RESPONSE_MAX };
+        let Ok(mut response) = proxy.fetch(&request, &limits).await else {
+            owner.left_alone_until.set(now + LEFT_ALONE);
+            return Ok(PeerOutcome::AskOrigin);
+        };
+        // Anything else than a response of the cache, or one of a server that cannot reach the origin.
+        if response.fields().first(PEER_FIELD).is_none() || response.status().code() >= 500 {
+            return Ok(PeerOutcome::AskOrigin);
+        }
+        let fields = response.fields();
+        let age_s = fields.first(b"age").and_then(|age| std::str::from_utf8(age).ok()?.parse::<u64>().ok());
+        // The owner may not have applied a purge yet, and knows nothing of unsafe requests here.
+        if age_s.is_some_and(|age_s| is_removed(key, exchange.core().unix_s().saturating_sub(age_s))) {
+            return Ok(PeerOutcome::AskOrigin);
+        }
+        let own = DefaultFields {
+            server: fields.first(b"server").is_some(),
+            date: fields.first(b"date").is_some(),
+        };
+        let is_own =
+            |name: &[u8]| name.eq_ignore_ascii_case(PEER_FIELD) || name.eq_ignore_ascii_case(b"cache-status");
+        let length = response.length().map_or(Length::Unknown, Length::Known);
+        exchange.begin_lines(response.status(), length, own, |lines| {
+            let passed = fields.iter().filter(|(name, _)| !is_own(name));
+            passed.for_each(|(name, value)| lines.line(name, value));
+        });
+        while let Some(piece) = response.read().await.map_err(|error| Fault::Failed(error.reason))? {
+            exchange.write(piece).await?;
+        }
+        exchange.end(&Fields::new())?;
+        Ok(PeerOutcome::Served)
+    }
+}
+
+/// Returns the request to the owner of a key; `None` if its response may depend on more than another server would know.
+fn peer_request(request: &Request<'_>, route: (usize, usize), key: u64) -> Option<FetchRequest> {
+    let is_plain = request.method() == Method::Get
+        && request.target() == request.sent_target()
+        && request.user().is_none()
+        && !request.is_authorized()
+        && request.field(Name::Cookie).is_none();
+    if !is_plain {
+        return None;
+    }
+    let mut fields = Fields::new();
+    for (id, name, value) in request.fields() {
+        let is_passed = id != Name::Host && !id.is_hop_by_hop() && !id.is_framing();
+        if is_passed && !name.eq_ignore_ascii_case(ASK_FIELD) {
+            fields.try_push(name, value).ok()?;
+        }
+    }
+    let mut ask = format!("{} {} {} {key:016x}", route.0, route.1, u8::from(request.client().is_secure));
+    if let Peer::Tcp(address) = request.client().address {
+        write!(ask, " {address}").ok()?;
+    }
+    fields.try_push(ASK_FIELD, ask.as_bytes()).ok()?;
+    let authority = std::str::from_utf8(request.authority()).ok()?;
+    let target = std::str::from_utf8(request.target()).ok()?;
+    FetchRequest::new("GET", authority, target, &fields, Vec::new()).ok()
+}
+
+/// A request of another server of the set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerAsk {
+    /// Index of the site, and of the route in it.
+    pub route: (usize, usize),
+    /// Whether the client of the other server has a secure connection.
+    pub is_secure: bool,
+    /// Hash of the key of the response.
+    pub key: u64,
+    /// The client.
+    pub client: Peer,
+}
+
+impl PeerAsk {
+    /// Reads what the other server asks for.
+    #[must_use]
+    pub fn of(request: &Request<'_>) -> Option<PeerAsk> {
+        let mut values = request.fields().filter(|(_, name, _)| name.eq_ignore_ascii_case(ASK_FIELD));
+        let value = values.next().filter(|_| values.next().is_none())?.2;
+        PeerAsk::parse(value)
+    }
+
+    fn parse(value: &[u8]) -> Option<PeerAsk> {
+        let mut words = std::str::from_utf8(value).ok()?.split(' ');
+        let route = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let is_secure = match words.next()? {
+            "0" => false,
+            "1" => true,
+            _ => return None,
+        };
+        let key = u64::from_str_radix(words.next()?, 16).ok()?;
+        let client = match words.next() {
+            None => Peer::Unix,
+            Some(text) => Peer::Tcp(text.parse::<SocketAddr>().ok()?),
+        };
+        words.next().is_none().then_some(PeerAsk { route, is_secure, key, client })
+    }
+
+    /// Names of the fields that neither the origin nor the key has.
+    #[must_use]
+    pub fn own_fields() -> Vec<Vec<u8>> {
+        vec![ASK_FIELD.to_ascii_lowercase()]
+    }
+
+    /// The status of refusals, for which the other server asks the origin.
+    pub const REFUSED: Status = Status::of(421).expect("three digits");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(names: &[&str]) -> CachePeers {
+        CachePeers::new(names.iter().map(|name| ((*name).to_owned(), None)))
+    }
+
+    #[test]
+    fn keys_are_shared_evenly_and_stay_with_their_owner() {
+        let owner = |set: &CachePeers, key: u64| set.owner(key_hash(&key.to_be_bytes())).unwrap().name_hash;
+        let (three, two) = (set(&["a", "b", "c"]), set(&["a", "b"]));
+        let gone = key_hash(b"c");
+        let mut counts = std::collections::BTreeMap::new();
+        for key in 0..30_000 {
+            let before = owner(&three, key);
+            *counts.entry(before).or_insert(0) += 1;
+            if before != gone {
+                assert_eq!(owner(&two, key), before);
+            }
+        }
+        assert!(
+            counts.len() == 3 && counts.values().all(|count| (9_000..11_000).contains(count)),
+            "{counts:?}"
+        );
+        assert!(set(&[]).owner(1).is_none());
+    }
+
+    #[test]
+    fn asks_are_read_strictly() {
+        let client: SocketAddr = "192.0.2.1:5".parse().unwrap();
+        let ask = PeerAsk { route: (1, 2), is_secure: true, key: 255, client: Peer::Tcp(client) };
+        assert_eq!(PeerAsk::parse(b"1 2 1 00000000000000ff 192.0.2.1:5"), Some(ask));
+        assert_eq!(PeerAsk::parse(b"1 2 1 ff"), Some(PeerAsk { client: Peer::Unix, ..ask }));
+        for wrong in [
+            "",
+            "1",
+            "1 2 2 ff",
+            "1 2 1 xyz",
+            "1 2 1 ff x",
+            "1 2 1 ff 192.0.2.1:5 x",
+            "-1 2 1 ff",
+            "1  2 1 ff",
+        ] {
+            assert_eq!(PeerAsk::parse(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+}

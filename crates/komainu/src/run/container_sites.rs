@@ -1,0 +1,53 @@
+//! Sites of containers in the configuration of a file.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use config::Config;
+use logging::notice::ErrorLog;
+use operator::config_text::ConfigText;
+use serde_json::Value;
+use shapes::host::HostPattern;
+
+use crate::assemble::discovery::UsedDiscovery;
+use crate::check::reading::{base_folder, environment};
+
+/// Returns the configuration with the sites of containers that the discovery in use has found, and these sites, whether or
+/// not they can be used.
+pub(crate) fn join_sites(
+    used: &UsedDiscovery,
+    config: Config,
+    text: Option<&ConfigText>,
+    notices: &ErrorLog,
+) -> (Config, Arc<Vec<Value>>) {
+    let (Some(discovery), Some(options)) = (&used.discovery, &config.discover) else {
+        return (config, Arc::default());
+    };
+    if !discovery.has_options(options) {
+        // The new configuration begins to look for containers by itself.
+        return (config, Arc::default());
+    }
+    let sites = discovery.found().sites;
+    let Some(text) = text.filter(|_| !sites.is_empty()) else { return (config, sites) };
+    let declared: HashSet<&HostPattern> = config.sites.iter().flat_map(|site| &site.hosts).collect();
+    let is_free = |site: &&Value| {
+        let host = site.pointer("/hosts/0").and_then(Value::as_str).unwrap_or_default();
+        let is_free = HostPattern::parse(host).is_ok_and(|host| !declared.contains(&host));
+        if !is_free {
+            notices.warn(&format!(
+                "`[discover]`: {host} is the host of a `[[site]]`: containers with this host are not served"
+            ));
+        }
+        is_free
+    };
+    let free: Vec<Value> = sites.iter().filter(is_free).cloned().collect();
+    let name = text.path.display().to_string();
+    let joined = Config::parse_with_sites(&text.joined, &name, base_folder(&text.path), &environment, &free);
+    match joined {
+        Ok((joined, _)) => (joined, sites),
+        Err(report) => {
+            notices.error(&format!("`[discover]`: containers are not served: {report}"));
+            (config, sites)
+        }
+    }
+}
