@@ -63,14 +63,18 @@ directives! {
         /// Origins that may read: scheme, host and port, as browsers write them; `*.` matches every name
         /// below a domain; `"*"` is all.
         "origins" origins: Vec<CorsOrigin> = ["*"], ORIGINS;
-        /// Methods that they may use.
+        /// Methods that they may use; `"*"` is all.
         "methods" methods: Vec<String> = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"], METHODS;
         /// Fields that requests of these origins may have, besides those that every page may send.
         "headers" headers: Option<Vec<String>> = absent("all that a browser asks for"), Maybe(NAMES);
         /// Response fields that scripts of these origins may read, besides those that every script may read.
         "expose" expose: Vec<String> = [], NAMES;
-        /// Whether requests carry cookies and `Authorization`, and their responses may be read. Not with the origin `"*"`.
+        /// Whether requests carry cookies and `Authorization`, and their responses may be read. Not with the origin `"*"`,
+        /// unless `any_origin_credentials` allows it.
         "credentials" credentials: bool = false, Flag;
+        /// Whether `credentials` is allowed together with the origin `"*"`. Every page on the web can then act as a visitor who is
+        /// signed in, and read the responses.
+        "any_origin_credentials" any_origin_credentials: bool = false, Flag;
         /// Time for which browsers remember the answer to a preflight. Browsers have limits of their own.
         "max_age" max_age: Duration = "10m", Time { min: Duration::ZERO, max: Duration::from_secs(86_400) };
     }
@@ -78,10 +82,17 @@ directives! {
 
 fn cors_agrees(cors: &mut Cors, node: &Node, check: &mut Checker) {
     let any = cors.origins.contains(&CorsOrigin::Any);
-    if let Some(entry) = node.entry("credentials").filter(|_| any && cors.credentials) {
+    if let Some(entry) = node.entry("credentials").filter(|_| any && cors.credentials && !cors.any_origin_credentials) {
         let title = format!("`credentials` for every origin in `{}`", check.directive_path_text());
         let finding = check.error(&entry.value.span, title, "every page could act as its visitor");
         finding.help("name the origins: `origins = [\"https://app.example\"]`");
+    }
+    if let Some(entry) =
+        node.entry("any_origin_credentials").filter(|_| cors.any_origin_credentials && !(any && cors.credentials))
+    {
+        let title = format!("`any_origin_credentials` without effect in `{}`", check.directive_path_text());
+        let finding = check.error(&entry.key_span, title, "it is for `credentials` with every origin");
+        finding.help("remove it, or write `origins = [\"*\"]` and `credentials = true`");
     }
     if let Some(entry) = node.entry("origins").filter(|_| any && cors.origins.len() > 1) {
         let title = format!("`\"*\"` beside other origins in `{}`", check.directive_path_text());
@@ -139,7 +150,7 @@ fn parse_origin(text: &str) -> Result<CorsOrigin, InvalidValue> {
 
 fn parse_method(text: &str) -> Result<String, InvalidValue> {
     match text {
-        "*" => Err(InvalidValue::new("`*` is not a method", "name the methods")),
+        "*" => Ok(text.to_owned()),
         _ if text.is_empty() || !text.chars().all(is_token_char) => {
             Err(InvalidValue::new("this is not a method", "write a method such as \"GET\""))
         }
@@ -194,14 +205,19 @@ impl Cors {
     pub fn response(&self, origin: Option<&[u8]>) -> Fields {
         let mut fields = Fields::new();
         self.write_origin(&mut fields, origin);
-        if !self.expose.is_empty() && fields.first(b"access-control-allow-origin").is_some() {
-            push(&mut fields, "Access-Control-Expose-Headers", self.expose.join(", ").as_bytes());
-        }
+        self.write_expose(&mut fields);
         fields
     }
 
+    fn write_expose(&self, fields: &mut Fields) {
+        if !self.expose.is_empty() && fields.first(b"access-control-allow-origin").is_some() {
+            push(fields, "Access-Control-Expose-Headers", self.expose.join(", ").as_bytes());
+        }
+    }
+
     fn write_origin(&self, fields: &mut Fields, origin: Option<&[u8]>) {
-        if self.origins.contains(&CorsOrigin::Any) {
+        // With credentials, browsers do not take `*` for their origin.
+        if self.origins.contains(&CorsOrigin::Any) && !self.credentials {
             push(fields, "Access-Control-Allow-Origin", b"*");
             return;
         }
@@ -227,7 +243,10 @@ impl Cors {
         if !self.allows(origin) {
             return Err(PreflightRefusal("requests from this origin are not allowed (cors.origins)"));
         }
-        if !self.methods.iter().any(|known| known.as_bytes() == method) {
+        let allows_any = self.methods.iter().any(|known| known == "*");
+        let is_method = !method.is_empty() && method.iter().all(|&byte| is_token_char(byte.into()));
+        let is_named = self.methods.iter().any(|known| known.as_bytes() == method);
+        if !is_named && !(allows_any && is_method) {
             return Err(PreflightRefusal("this method is not allowed from other origins (cors.methods)"));
         }
         let headers = headers.unwrap_or_default();
@@ -241,7 +260,10 @@ impl Cors {
         }
         let mut fields = Fields::new();
         self.write_origin(&mut fields, Some(origin));
-        push(&mut fields, "Access-Control-Allow-Methods", self.methods.join(", ").as_bytes());
+        match allows_any {
+            true => push(&mut fields, "Access-Control-Allow-Methods", method),
+            false => push(&mut fields, "Access-Control-Allow-Methods", self.methods.join(", ").as_bytes()),
+        }
         match &self.headers {
             Some(known) if !known.is_empty() => {
                 push(&mut fields, "Access-Control-Allow-Headers", known.join(", ").as_bytes());
@@ -252,6 +274,8 @@ impl Cors {
             }
             _ => {}
         }
+        // Browsers do not need it here; other programs look for it.
+        self.write_expose(&mut fields);
         push(&mut fields, "Access-Control-Max-Age", self.max_age.as_secs().to_string().as_bytes());
         fields.push(Name::Vary, b"Access-Control-Request-Method, Access-Control-Request-Headers");
         Ok(fields)
@@ -277,6 +301,7 @@ mod tests {
             headers: Some(vec!["Content-Type".into()]),
             expose: vec!["X-Total".into()],
             credentials: true,
+            any_origin_credentials: false,
             max_age: Duration::from_secs(600),
         }
     }
@@ -313,8 +338,15 @@ mod tests {
         ] {
             assert_eq!(text(&rules.response(wrong)), "Vary: Origin|", "{wrong:?}");
         }
-        let all = Cors { origins: vec![CorsOrigin::Any], credentials: false, expose: vec![], ..rules };
+        let all = Cors { origins: vec![CorsOrigin::Any], credentials: false, expose: vec![], ..rules.clone() };
         assert_eq!(text(&all.response(None)), "Access-Control-Allow-Origin: *|");
+        // A browser takes no `*` together with credentials.
+        let all = Cors { credentials: true, ..all };
+        assert_eq!(
+            text(&all.response(Some(b"https://x.example"))),
+            "Vary: Origin|Access-Control-Allow-Origin: https://x.example|Access-Control-Allow-Credentials: true|"
+        );
+        assert_eq!(text(&all.response(None)), "Vary: Origin|");
     }
 
     #[test]
@@ -325,7 +357,8 @@ mod tests {
         assert_eq!(
             text(&answer),
             "Vary: Origin|Access-Control-Allow-Origin: https://app.example|Access-Control-Allow-Credentials: true|\
-             Access-Control-Allow-Methods: GET, PUT|Access-Control-Allow-Headers: Content-Type|Access-Control-Max-Age: 600|\
+             Access-Control-Allow-Methods: GET, PUT|Access-Control-Allow-Headers: Content-Type|Access-Control-Expose-Headers: X-Total|\
+             Access-Control-Max-Age: 600|\
              Vary: Access-Control-Request-Method, Access-Control-Request-Headers|"
         );
         for (origin, method, headers) in [
@@ -336,6 +369,10 @@ mod tests {
         ] {
             assert!(rules.preflight(origin, method, headers).is_err());
         }
+        let all = Cors { methods: vec!["*".into()], ..rules.clone() };
+        let answer = all.preflight(app, b"PROPFIND", None).unwrap();
+        assert_eq!(answer.first(b"access-control-allow-methods"), Some(&b"PROPFIND"[..]));
+        assert!(all.preflight(app, b"a b", None).is_err());
         let any = Cors { headers: None, ..rules };
         let answer = any.preflight(app, b"GET", Some(b"x-a,x-b")).unwrap();
         assert_eq!(answer.first(b"access-control-allow-headers"), Some(&b"x-a, x-b"[..]));

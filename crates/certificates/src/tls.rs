@@ -130,6 +130,34 @@ impl TlsPlan {
     }
 }
 
+/// Returns the acceptors of streams whose TLS is decrypted; `None` for the others. Application protocols are not negotiated. Ticket keys
+/// of the server's own are kept.
+///
+/// # Errors
+/// A file cannot be read or is invalid.
+pub fn stream_acceptors<'c>(
+    streams: impl Iterator<Item = (String, Option<&'c SiteTls>)>,
+    tls: &Tls,
+    kept: &mut KeptState,
+    files: &ConfigFiles,
+) -> io::Result<Vec<Option<TlsAcceptor>>> {
+    let mut known = KnownCertificates::new();
+    let mut acceptor = |(name, own): (String, Option<&SiteTls>)| {
+        let Some(own) = own else { return Ok(None) };
+        let place = || format!("`tls` of the stream {name}");
+        let shared_keys = read_ticket_keys(tls, files).map_err(|error| error.attempting("`tls.ticket_keys`"))?;
+        let own_keys = kept.share((), TicketKeys::random);
+        let tickets = tls.tickets.then(|| shared_keys.unwrap_or(own_keys));
+        let options = TlsOptions { min: tls.min, tickets, protocols: Vec::new() };
+        let (site, _) = read_site(own, files, &mut known).map_err(|error| error.attempting(place()))?;
+        let acceptor = TlsAcceptor::new(CertificateStore::new());
+        let replaced = acceptor.replace(&options, |_, _| Some(0), vec![Some(site)]);
+        replaced.map_err(|error| invalid(error).attempting(place()))?;
+        Ok(Some(acceptor))
+    };
+    streams.map(&mut acceptor).collect()
+}
+
 fn invalid(error: impl Into<Failure>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error.into())
 }

@@ -12,12 +12,12 @@ use settings::units::MIB;
 use shapes::share::SHARE;
 use std::time::Duration;
 
-/// Faults of one route.
+/// Faults of one route, and mirrors of one route.
 const FAULTS_MAX: usize = 16;
 
 /// `mirror` of a route.
-pub(crate) fn mirror() -> impl Shape<Out = Option<Mirror>> {
-    Maybe(brief::<Mirror>("to"))
+pub(crate) fn mirrors() -> impl Shape<Out = Vec<Mirror>> {
+    OneOrMore(brief::<Mirror>("to"))
 }
 
 /// `fault` of a route.
@@ -27,7 +27,7 @@ pub(crate) fn faults() -> impl Shape<Out = Vec<InjectedFault>> {
 
 directives! {
     /// Copies of requests that are sent to other servers, whose responses are discarded. A URL alone is
-    /// shorthand for `to`.
+    /// shorthand for `to`. With a list, each of its mirrors gets a copy.
     ///
     /// ```toml
     /// [[route]]
@@ -109,9 +109,11 @@ fn fault_agrees(fault: &mut InjectedFault, node: &Node, check: &mut Checker) {
     }
 }
 
-/// Reports a route with more than [`FAULTS_MAX`] faults.
+/// Reports a route with more than [`FAULTS_MAX`] faults, or as many mirrors.
 pub(crate) fn check_faults(node: &Node, check: &mut Checker) {
-    if let Some(item) = node.items("fault").get(FAULTS_MAX) {
-        check.error(&item.span, format!("more than {FAULTS_MAX} faults"), "one too many");
+    for (key, name) in [("fault", "faults"), ("mirror", "mirrors")] {
+        if let Some(item) = node.items(key).get(FAULTS_MAX) {
+            check.error(&item.span, format!("more than {FAULTS_MAX} {name}"), "one too many");
+        }
     }
 }

@@ -25,7 +25,8 @@ impl NamedFiles {
         let groups = config.upstreams.iter().map(|(_, proxy)| &**proxy);
         groups.chain(config.proxies()).for_each(|proxy| named.add_proxy(proxy));
         let of_sites = config.sites.iter().filter_map(|site| site.tls.as_ref());
-        of_sites.chain(&config.control.tls).for_each(|tls| named.add_site(tls));
+        let of_streams = config.streams.iter().filter_map(|stream| stream.tls.as_ref());
+        of_sites.chain(of_streams).chain(&config.control.tls).for_each(|tls| named.add_site(tls));
         let secret = config.acme.dns.iter().map(|dns| &dns.secret_file).chain(config.purge_token_files());
         let shared = config.limits.shared.iter().filter_map(|shared| shared.password_file.as_ref());
         let of_cluster = config.cluster.iter().flat_map(ClusterTable::files);

@@ -335,7 +335,7 @@ directives! {
         /// Whether access logs have the requests of the route.
         "log" log: bool = true, Flag;
         /// Copies of a share of the requests for other servers, whose responses are discarded.
-        "mirror" mirror: Option<Mirror> = absent("none"), mirror::mirror();
+        "mirror" mirrors: Vec<Mirror> = absent("none"), mirror::mirrors();
         /// Faults for tests: delays, errors and closed connections for a share of the requests.
         "fault" faults: Vec<InjectedFault> = absent("none"), mirror::faults();
         /// Limits of the route's requests, instead of the site's.
@@ -554,21 +554,18 @@ impl Site {
                 otherwise,
                 limit: Vec::new(),
                 faults: Vec::new(),
-                mirror: None,
+                mirrors: Vec::new(),
                 ..of.clone()
             };
             let route = self.routes[index].clone();
-            let next = self.routes.len();
-            if let Some(mirror) = &route.mirror {
+            for (at, mirror) in route.mirrors.iter().enumerate() {
                 let mut proxy = mirror.to.clone();
                 let mark = Template::parse("1", |_| false).expect("a text without variables is a template");
                 proxy.request_headers.set.push((MIRROR_FIELD.to_ascii_lowercase(), mark));
                 let mut copies =
                     hidden(HiddenRouteKind::Mirror, Action::Proxy(Box::new(proxy)), None, &route);
                 copies.cache = Some(None);
-                if let Some(mirror) = &mut self.routes[index].mirror {
-                    mirror.route = next;
-                }
+                self.routes[index].mirrors[at].route = self.routes.len();
                 self.routes.push(copies);
             }
             let Action::Split(split) = &route.action else { continue };

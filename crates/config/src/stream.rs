@@ -1,6 +1,7 @@
 //! Streams: connections and datagrams that are relayed to upstream servers as they are, without HTTP.
 
 use net::ProxyProtocol;
+use net::tls::directives::SiteTls;
 use net::{ConfiguredListener, Listen};
 use proxy::directives::{PROXY_PROTOCOL, duration};
 use proxy::options::{Balance, Eject, HashKey, HealthCheck, Origin};
@@ -39,7 +40,7 @@ const BALANCE_WORDS: Word<BalanceWord> = Word(&[
 ]);
 
 directives! {
-    /// Relays connections to upstream servers unchanged: TCP without HTTP, TLS that is not decrypted, and UDP.
+    /// Relays connections to upstream servers: TCP without HTTP, TLS that is decrypted or not, and UDP.
     ///
     /// ```toml
     /// [[stream]]
@@ -76,6 +77,17 @@ directives! {
         "protocol" protocol: StreamProtocol = "tcp", PROTOCOL;
         /// Names that clients ask for by TLS: a name, or `*.example.com` for every name below `example.com`, at any depth.
         "names" names: Vec<HostPattern> = absent("every connection that no other stream takes"), NAMES;
+        /// TLS that is decrypted here, so that servers get what it carries: files in PEM, as in `tls` of a site. Clients are not
+        /// asked for an application protocol (ALPN).
+        ///
+        /// ```toml
+        /// [[stream]]
+        /// listen = ":8883"
+        /// names  = "mqtt.example.com"
+        /// tls    = { certificate = "mqtt.pem", key = "mqtt.key" }
+        /// to     = "10.0.0.1:1883"
+        /// ```
+        "tls" tls: Option<SiteTls> = absent("bytes are relayed as they are"), Maybe(brief::<SiteTls>("certificate"));
         /// The upstream server, or several: addresses, or tables with more settings.
         "to" to: Vec<StreamServer> = required(""), OneOrMore(brief::<StreamServer>("address"));
         /// Name in logs and metrics.
@@ -270,6 +282,22 @@ fn stream_agrees(stream: &mut Stream, node: &Node, check: &mut Checker) {
                 let finding = check.error(&entry.key_span, title, "a stream relays whatever clients speak");
                 finding.help("remove it; addresses of sites are in `listen` at the top of the file");
             }
+        }
+    }
+    if let (Some(tls), Some(entry)) = (&stream.tls, node.entry("tls")) {
+        if tls.is_automatic() {
+            let title = "`tls = \"auto\"` of a stream".to_owned();
+            let finding = check.error(&entry.value.span, title, "certificates are obtained for sites");
+            finding.help("name the files: `tls = { certificate = \"…\", key = \"…\" }`");
+        }
+        if let Some(entry) = entry.value.entry("scope") {
+            let title = "`scope` in `tls` of a stream".to_owned();
+            check.error(&entry.key_span, title, "streams answer no requests").help("remove it");
+        }
+        if stream.is_udp() {
+            let title = "`tls` of a stream over UDP".to_owned();
+            let finding = check.error(&entry.key_span, title, "TLS needs connections");
+            finding.help("remove it: DTLS is not supported");
         }
     }
     check_protocol(stream, node, check);

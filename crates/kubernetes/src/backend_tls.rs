@@ -96,6 +96,15 @@ impl BackendTlsPolicies {
     }
 }
 
+/// Whether a text may stand in `verify_names`. Faults of groups would concern all routes.
+fn is_certificate_name(text: &str) -> bool {
+    let is_uri = text.split_once("://").is_some_and(|(scheme, rest)| {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+        !scheme.is_empty() && scheme.chars().all(fits) && !rest.is_empty()
+    });
+    escape::is_host(text) || (is_uri && text.chars().all(|c| c.is_ascii_graphic()))
+}
+
 /// Returns the Services of a policy, with the names of their ports; without one for all ports.
 fn targets<'a>(
     key: &'a ObjectKey,
@@ -207,8 +216,13 @@ fn judge_policy(
         let text = "subjectAltNames have the type Hostname or URI, and a value of it".to_owned();
         judged.refused.get_or_insert(("Invalid", text));
     } else if !names.is_empty() {
-        let text = "subjectAltNames are not supported: the certificate is for `hostname`".to_owned();
-        judged.refused.get_or_insert(("Invalid", text));
+        match names.iter().find(|name| !is_certificate_name(name)) {
+            Some(odd) => {
+                let text = format!("{odd:?} is neither a host name nor a URI such as \"spiffe://example.com/app\"");
+                judged.refused.get_or_insert(("Invalid", text));
+            }
+            None => _ = table.insert("verify_names".to_owned(), json!(names)),
+        }
     }
     judged.table = judged.refused.is_none().then_some(table);
     judged

@@ -91,5 +91,12 @@ fn are_certificates(changed: &BTreeSet<&PathBuf>, config: &Config) -> bool {
         let tables = of_servers.chain([&group.tls]);
         tables.flat_map(|tls| [&tls.certificate, &tls.key, &tls.ca]).flatten()
     });
-    changed.is_subset(&of_sites) && !of_groups.into_iter().any(|path| changed.contains(path))
+    let of_streams = config.streams.iter().filter_map(|stream| stream.tls.as_ref()).flat_map(|tls| {
+        let paths = match &tls.certificate {
+            CertificateSource::Files(paths) => paths.as_slice(),
+            CertificateSource::Auto => &[],
+        };
+        paths.iter().chain(&tls.key)
+    });
+    changed.is_subset(&of_sites) && !of_groups.chain(of_streams).any(|path| changed.contains(path))
 }

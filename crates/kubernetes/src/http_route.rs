@@ -10,7 +10,7 @@ use crate::escape::{self, LiteralPath};
 use crate::listeners::ClientCertificate;
 use crate::objects::{
     BackendReference, CorsFilter, HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, NamedMatch,
-    NamedValue, ObjectKey, PathModifier, RequestRedirect,
+    NamedValue, ObjectKey, PathModifier, RequestRedirect, SessionPersistence,
 };
 use crate::policies::{AppliedPolicy, PolicySet};
 
@@ -226,6 +226,7 @@ impl RuleTranslator<'_, '_> {
         let mut proxy = Map::new();
         let mut path = None;
         let mut redirect = None;
+        let mut mirrors = Vec::new();
         for filter in &self.rule.filters {
             match (filter.r#type.as_str(), filter) {
                 ("RequestHeaderModifier", HttpFilter { request_header_modifier: Some(modifier), .. }) => {
@@ -244,9 +245,6 @@ impl RuleTranslator<'_, '_> {
                     path = rewrite.path.clone().map(|modifier| PathChange { redirect: None, modifier });
                 }
                 ("RequestMirror", HttpFilter { request_mirror: Some(mirror), .. }) => {
-                    if table.contains_key("mirror") {
-                        return Err("more than one RequestMirror in a rule is not supported".to_owned());
-                    }
                     let Some(name) = self.group(&mirror.backend_ref) else { continue };
                     let share = match (mirror.percent, &mirror.fraction) {
                         (Some(percent), _) => f64::from(percent),
@@ -257,7 +255,7 @@ impl RuleTranslator<'_, '_> {
                         (None, None) => 100.0,
                     };
                     let share = format!("{}%", share.clamp(0.0, 100.0));
-                    table.insert("mirror".to_owned(), json!({ "to": { "upstream": name }, "share": share }));
+                    mirrors.push(json!({ "to": { "upstream": name }, "share": share }));
                 }
                 ("CORS", HttpFilter { cors: Some(cors), .. }) => {
                     table.insert("cors".to_owned(), cors_table(cors));
@@ -269,8 +267,14 @@ impl RuleTranslator<'_, '_> {
                 }
             }
         }
-        if self.rule.session_persistence.is_some() {
-            return Err("sessionPersistence is not supported".to_owned());
+        match mirrors.len() {
+            0 => {}
+            1 => _ = table.insert("mirror".to_owned(), mirrors.remove(0)),
+            _ => _ = table.insert("mirror".to_owned(), Value::Array(mirrors)),
+        }
+        let session = self.rule.session_persistence.as_ref().map(session_cookie).transpose()?;
+        if let Some(cookie) = &session {
+            proxy.insert("balance".to_owned(), json!(format!("sticky:{cookie}")));
         }
         if let Some(asked) = redirect {
             let (prefix, status) = redirect_prefix(asked, self.listener)?;
@@ -289,7 +293,7 @@ impl RuleTranslator<'_, '_> {
             return Ok(Handling { table, path });
         }
         self.add_timeouts(&mut proxy)?;
-        self.add_backends(proxy, &mut table)?;
+        self.add_backends(proxy, session.as_deref(), &mut table)?;
         Ok(Handling { table, path })
     }
 
@@ -343,6 +347,7 @@ impl RuleTranslator<'_, '_> {
     fn add_backends(
         &mut self,
         proxy: Map<String, Value>,
+        session: Option<&str>,
         table: &mut Map<String, Value>,
     ) -> Result<(), String> {
         let mut branches = Vec::new();
@@ -377,10 +382,30 @@ impl RuleTranslator<'_, '_> {
             _ => {
                 let branch = |(index, (weight, (name, value))): (usize, (u32, (&str, Value)))| json!({ "name": format!("backend-{}", index + 1), "weight": weight, name: value });
                 let branches: Vec<Value> = branches.into_iter().enumerate().map(branch).collect();
-                table.insert("split".to_owned(), json!({ "by": "random", "branches": branches }));
+                // One cookie for the Service, another one for its endpoint.
+                let by = session.map_or("random".to_owned(), |cookie| format!("sticky:{cookie}-service"));
+                table.insert("split".to_owned(), json!({ "by": by, "branches": branches }));
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the name of the cookie that keeps a session at its server.
+fn session_cookie(session: &SessionPersistence) -> Result<String, String> {
+    if session.r#type.as_deref().is_some_and(|kind| kind != "Cookie") {
+        return Err("sessionPersistence is supported by cookies only: `type: Cookie`".to_owned());
+    }
+    let lifetime = session.cookie_config.as_ref().and_then(|config| config.lifetime_type.as_deref());
+    if session.absolute_timeout.is_some() || session.idle_timeout.is_some() || lifetime == Some("Permanent") {
+        return Err("sessionPersistence lasts as long as the browser keeps the cookie: no timeout of it is supported".to_owned());
+    }
+    let name = session.session_name.as_deref().unwrap_or("komainu_session");
+    let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    if is_name && !name.is_empty() && name.len() <= 64 {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("the session's name {name:?} is not one of letters, digits, `-` and `_`"))
     }
 }
 
@@ -480,10 +505,7 @@ fn cors_table(cors: &CorsFilter) -> Value {
         );
     }
     if is_any(&cors.allow_methods) {
-        table.insert(
-            "methods".to_owned(),
-            json!(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
-        );
+        table.insert("methods".to_owned(), json!(["*"]));
     } else if !cors.allow_methods.is_empty() {
         table.insert("methods".to_owned(), json!(cors.allow_methods));
     }
@@ -494,6 +516,9 @@ fn cors_table(cors: &CorsFilter) -> Value {
         table.insert("expose".to_owned(), json!(cors.expose_headers));
     }
     table.insert("credentials".to_owned(), json!(has_credentials));
+    if has_credentials && (cors.allow_origins.is_empty() || is_any(&cors.allow_origins)) {
+        table.insert("any_origin_credentials".to_owned(), json!(true));
+    }
     table.insert("max_age".to_owned(), json!(format!("{}s", cors.max_age.unwrap_or(5).clamp(0, 86_400))));
     Value::Object(table)
 }

@@ -24,6 +24,9 @@ pub(crate) type ConditionFault = (&'static str, String);
 pub(crate) struct JudgedGateways {
     pub(crate) gateways: Vec<JudgedGateway>,
     pub(crate) sets: Vec<JudgedListenerSet>,
+    /// Positions of Gateways, and those of ListenerSets.
+    gateway_positions: BTreeMap<ObjectKey, usize>,
+    set_positions: BTreeMap<ObjectKey, usize>,
 }
 
 /// A Gateway of this controller.
@@ -139,7 +142,7 @@ impl ListenerProtocol {
 pub(crate) struct ClientVerification {
     /// Files in memory with the authorities.
     pub(crate) authorities: Vec<String>,
-    /// Whether clients are served without a certificate, or with any.
+    /// Whether clients are served without a certificate, or with any: then they are not asked for one.
     pub(crate) is_optional: bool,
 }
 
@@ -156,6 +159,8 @@ pub(crate) struct JudgedListener {
     pub(crate) certificates: Vec<ObjectKey>,
     pub(crate) client: Option<ClientVerification>,
     pub(crate) kinds: Vec<&'static str>,
+    /// Name among all listeners.
+    pub(crate) scope: String,
     /// Namespace of the Gateway or ListenerSet.
     namespace: String,
     /// Namespaces whose routes it takes.
@@ -244,11 +249,11 @@ impl JudgedGateways {
     pub(crate) fn parent(&self, kind: &str, key: &ObjectKey) -> Option<(usize, Range<usize>)> {
         match kind {
             "Gateway" => {
-                let at = self.gateways.iter().position(|gateway| gateway.key == *key)?;
+                let at = *self.gateway_positions.get(key)?;
                 Some((at, 0..self.gateways[at].own_listeners))
             }
             "ListenerSet" => {
-                let set = self.sets.iter().find(|set| set.key == *key)?;
+                let set = &self.sets[*self.set_positions.get(key)?];
                 Some((set.gateway, set.listeners.clone()))
             }
             _ => None,
@@ -406,7 +411,12 @@ pub(crate) fn judge_gateways(
         .collect();
     ours.sort_by_key(|(key, gateway)| (gateway.metadata.creation_timestamp.clone(), (*key).clone()));
     let addresses = assign_addresses(&ours, options);
-    let mut judged = JudgedGateways { gateways: Vec::new(), sets: Vec::new() };
+    let mut judged = JudgedGateways {
+        gateways: Vec::new(),
+        sets: Vec::new(),
+        gateway_positions: BTreeMap::new(),
+        set_positions: BTreeMap::new(),
+    };
     let mut taken = TakenPlaces::default();
     for (key, gateway) in ours {
         let (is_addressed, address) = match options.pool.is_empty() {
@@ -438,8 +448,9 @@ pub(crate) fn judge_gateways(
         });
     }
     // After all Gateways: a ListenerSet takes no place that one of them has.
-    let positions: BTreeMap<ObjectKey, usize> =
+    judged.gateway_positions =
         judged.gateways.iter().enumerate().map(|(at, gateway)| (gateway.key.clone(), at)).collect();
+    let positions = &judged.gateway_positions;
     let mut sets: Vec<(&ObjectKey, &Arc<ListenerSet>, usize)> = objects
         .listener_sets
         .iter()
@@ -465,6 +476,7 @@ pub(crate) fn judge_gateways(
             }
         }
         let listeners = first..gateway.listeners.len();
+        judged.set_positions.insert(key.clone(), judged.sets.len());
         judged.sets.push(JudgedListenerSet {
             key: key.clone(),
             set: set.clone(),
@@ -616,6 +628,7 @@ fn judge_listener(
         conflict: None,
         unresolved: None,
         kinds: protocol.kinds().to_vec(),
+        scope: format!("{}/{}/{}", owner.kind, owner.key, listener.name),
         namespace: owner.key.namespace.clone(),
         route_namespaces: listener.allowed_routes.as_ref().and_then(|allowed| allowed.namespaces.clone()),
         certificates: Vec::new(),
@@ -657,10 +670,7 @@ fn judge_listener(
         }
         state.kinds.retain(|name| allowed.kinds.iter().any(|kind| is_named(kind, name)));
     }
-    if protocol == (ListenerProtocol::Tls { is_terminated: true }) {
-        let text = "TLS is not decrypted for TLSRoutes: `mode: Passthrough`".to_owned();
-        state.refused.get_or_insert(("UnsupportedValue", text));
-    } else if protocol.has_certificates() {
+    if protocol.has_certificates() {
         resolve_certificates(objects, owner, listener, &mut state, files);
     }
     if protocol == ListenerProtocol::Https {

@@ -167,12 +167,22 @@ api_structs! {
         backend_refs: Vec<BackendReference>,
         timeouts: Option<RuleTimeouts>,
         retry: Option<RuleRetry>,
-        session_persistence: Option<Value>,
+        session_persistence: Option<SessionPersistence>,
     }
     /// Timeouts of a rule.
     RuleTimeouts { request: Option<String>, backend_request: Option<String> }
     /// Retries of a rule.
     RuleRetry { codes: Vec<u16>, attempts: Option<u32>, backoff: Option<String> }
+    /// Requests of a client that go to the same server.
+    SessionPersistence {
+        session_name: Option<String>,
+        r#type: Option<String>,
+        absolute_timeout: Option<String>,
+        idle_timeout: Option<String>,
+        cookie_config: Option<SessionCookie>,
+    }
+    /// The cookie of a session.
+    SessionCookie { lifetime_type: Option<String> }
     /// Conditions of a rule, all of which a request must meet.
     HttpMatch {
         path: Option<PathMatch>,
@@ -232,7 +242,7 @@ api_structs! {
         matches: Vec<GrpcMatch>,
         filters: Vec<HttpFilter>,
         backend_refs: Vec<BackendReference>,
-        session_persistence: Option<Value>,
+        session_persistence: Option<SessionPersistence>,
     }
     /// Conditions of a rule, all of which a call must meet.
     GrpcMatch { method: Option<GrpcMethodMatch>, headers: Vec<NamedMatch> }

@@ -560,6 +560,9 @@ impl<'a> TreeBuilder<'a> {
                 let has_servers = route.stream["to"].as_array().is_some_and(|servers| !servers.is_empty());
                 let is_followed = has_servers && self.states[place] == PieceState::Whole;
                 let mut table = if is_followed { route.stream.clone() } else { refusing_stream() };
+                if is_followed && listener.protocol.has_certificates() {
+                    table.insert("tls".to_owned(), tls_table(listener));
+                }
                 if listener.protocol == ListenerProtocol::Udp {
                     table.insert("protocol".to_owned(), json!("udp"));
                 }
@@ -653,8 +656,11 @@ fn tls_table(listener: &JudgedListener) -> Value {
     let paths: Vec<(String, String)> = listener.certificates.iter().map(certificate_paths).collect();
     let (chains, keys): (Vec<String>, Vec<String>) = paths.into_iter().unzip();
     let mut tls = json!({ "certificate": chains, "key": keys });
-    if let Some(client) = &listener.client {
-        tls["client"] = json!({ "ca": client.authorities, "required": !client.is_optional });
+    if let Some(client) = listener.client.as_ref().filter(|client| !client.is_optional) {
+        tls["client"] = json!({ "ca": client.authorities });
+    }
+    if listener.protocol == ListenerProtocol::Https {
+        tls["scope"] = json!(listener.scope);
     }
     tls
 }

@@ -168,7 +168,7 @@ pub use service::{RequestRecord, Service};
 pub use source::Source;
 pub use spill::{SpillError, SpillFile, SpillQuota, SpillStore};
 pub use stream::Stream;
-pub use stream_client::{StreamChoice, StreamClient, StreamFuture, StreamOpening, StreamStart};
+pub use stream_client::{ServeStream, StreamChoice, StreamClient, StreamFuture, StreamOpening, StreamStart};
 pub use tls::{
     BlockingTlsStream, CertificateFault, CertificateInfo, CertificateStore, ClientCertificates,
     ClientIdentity, HandshakeFailure, ServerCertificate, TICKET_PERIOD_S, TicketKeys, TlsAcceptor,

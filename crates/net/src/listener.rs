@@ -647,7 +647,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, opened: &AcceptSocket) -> Ac
                         AwaitingProxyHeader::park(idle, sources.clone(), streams.clone(), opened.is_tls)
                     }
                     (None, Some(streams)) => preread::begin(idle, streams, opened.is_tls),
-                    (None, None) if opened.is_tls => AwaitingHandshake::park(idle),
+                    (None, None) if opened.is_tls => AwaitingHandshake::park(idle, None),
                     (None, None) => idle.park(),
                 }
             }

@@ -11,7 +11,7 @@ use crate::core::{IdleTask, TaskFuture};
 use crate::inbound::ReadOutcome;
 use crate::service::Service;
 use crate::stream_client::{StreamChoice, StreamOpening, StreamStart};
-use crate::tls_setup::{AwaitingHandshake, secure_begun};
+use crate::tls_setup::{AwaitingHandshake, DecryptingStream, secure_begun};
 
 /// Size of a read, sufficient for the first messages of most clients.
 const READ_BYTES: usize = 2048;
@@ -37,8 +37,13 @@ pub(crate) fn begin<S: Service>(idle: Box<IdleClient<S>>, streams: &Arc<StreamLi
         let streams = streams.clone();
         let hello = HelloReader::default();
         core.park(&source, Box::new(AwaitingHello { idle, streams, is_tls, hello }));
-    } else if let Some(idle) = choose(idle, streams, StreamOpening::Unread, Vec::new()) {
-        if is_tls { AwaitingHandshake::park(idle) } else { idle.park() }
+    } else {
+        match choose(idle, streams, StreamOpening::Unread, Vec::new()) {
+            Some((idle, Some(stream))) => AwaitingHandshake::park(idle, Some(stream)),
+            Some((idle, None)) if is_tls => AwaitingHandshake::park(idle, None),
+            Some((idle, None)) => idle.park(),
+            None => {}
+        }
     }
 }
 
@@ -50,8 +55,8 @@ pub(crate) async fn begin_after_proxy_header<S: Service>(
 ) -> Option<Box<dyn IdleTask>> {
     let begun = idle.take_partial_head();
     if !streams.reads_server_name {
-        let idle = choose(idle, &streams, StreamOpening::Unread, begun.into_vec())?;
-        return serve_http(idle, is_tls).await;
+        let (idle, stream) = choose(idle, &streams, StreamOpening::Unread, begun.into_vec())?;
+        return serve_chosen(idle, stream, is_tls).await;
     }
     let mut hello = HelloReader::default();
     hello.add(&begun);
@@ -111,8 +116,8 @@ async fn read_hello<S: Service>(mut this: Box<AwaitingHello<S>>) -> Option<Box<d
         FirstMessage::Tls(name) => StreamOpening::Tls(name.as_deref()),
         FirstMessage::Other => StreamOpening::Other,
     };
-    let idle = choose(idle, &streams, opening, hello.into_bytes())?;
-    serve_http(idle, is_tls).await
+    let (idle, stream) = choose(idle, &streams, opening, hello.into_bytes())?;
+    serve_chosen(idle, stream, is_tls).await
 }
 
 /// Reads once. An error is the end. Not inlined, so that the
@@ -131,17 +136,28 @@ fn receive<S: Service>(idle: &mut IdleClient<S>, hello: &mut HelloReader) -> Rea
     }
 }
 
-async fn serve_http<S: Service>(idle: Box<IdleClient<S>>, is_tls: bool) -> Option<Box<dyn IdleTask>> {
-    if is_tls { Box::pin(secure_begun(idle)).await } else { serve_begun(idle).await }
+async fn serve_chosen<S: Service>(
+    idle: Box<IdleClient<S>>,
+    stream: Option<Box<DecryptingStream>>,
+    is_tls: bool,
+) -> Option<Box<dyn IdleTask>> {
+    if is_tls || stream.is_some() {
+        Box::pin(secure_begun(idle, stream)).await
+    } else {
+        serve_begun(idle).await
+    }
 }
 
-/// Lets the service decide. Returns the connection if it is to be served as HTTP.
+/// A connection that is to be served as HTTP, or to be decrypted for a stream.
+type ChosenConnection<S> = (Box<IdleClient<S>>, Option<Box<DecryptingStream>>);
+
+/// Lets the service decide. `None` if the connection is relayed or closed.
 fn choose<S: Service>(
     mut idle: Box<IdleClient<S>>,
     streams: &StreamListener,
     opening: StreamOpening<'_>,
     received: Vec<u8>,
-) -> Option<Box<IdleClient<S>>> {
+) -> Option<ChosenConnection<S>> {
     let start = StreamStart { listener: &streams.key, client: idle.peer(), opening };
     let core = idle.link().core().clone();
     match idle.engine().service.choose_stream(&start, &core) {
@@ -149,11 +165,16 @@ fn choose<S: Service>(
             core.spawn_boxed(serve(idle.into_stream(received)));
             None
         }
+        StreamChoice::Decrypt(acceptor, serve) => {
+            idle.set_partial_head(&received);
+            Some((idle, Some(Box::new(DecryptingStream { acceptor, serve }))))
+        }
         StreamChoice::Http => {
             idle.set_partial_head(&received);
-            Some(idle)
+            Some((idle, None))
         }
-        StreamChoice::Close => {
+        StreamChoice::Close => None,
+        StreamChoice::Unrecognized => {
             if matches!(opening, StreamOpening::Tls(_)) {
                 // The client may be gone; the send buffer of a new socket has room.
                 let _ = idle.link_mut().try_write(&[&UNRECOGNIZED_NAME], false);

@@ -60,7 +60,7 @@ impl<S: Service> IdleTask for AwaitingProxyHeader<S> {
             let idle = read_proxy_header(*self).await?;
             match streams {
                 Some(streams) => Box::pin(preread::begin_after_proxy_header(idle, streams, is_tls)).await,
-                None if is_tls => Box::pin(secure_begun(idle)).await,
+                None if is_tls => Box::pin(secure_begun(idle, None)).await,
                 None => serve_begun(idle).await,
             }
         })

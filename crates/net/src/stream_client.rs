@@ -12,6 +12,7 @@ use crate::link::Link;
 use crate::permit::ConnectionPermit;
 use crate::proxy_protocol::{Endpoints, ProxyHeader};
 use crate::relay::{RelayEnd, RelaySide, relay};
+use crate::tls::TlsAcceptor;
 use crate::wait::Interest;
 
 /// Properties of a connection for the decision how to handle it.
@@ -41,14 +42,21 @@ pub enum StreamOpening<'x> {
 /// A task that serves a connection until its end.
 pub type StreamFuture = Pin<Box<dyn Future<Output = ()>>>;
 
+/// Starts the task of a connection.
+pub type ServeStream = Box<dyn FnOnce(StreamClient) -> StreamFuture>;
+
 /// Decision about a connection.
 pub enum StreamChoice {
     /// Handle the connection in this task.
-    Serve(Box<dyn FnOnce(StreamClient) -> StreamFuture>),
+    Serve(ServeStream),
+    /// Decrypt TLS with these certificates, then handle the connection in this task.
+    Decrypt(TlsAcceptor, ServeStream),
     /// Serve HTTP with the listener's sites.
     Http,
     /// Close the connection.
     Close,
+    /// Close the connection. A client that uses TLS is told that its name is unknown.
+    Unrecognized,
 }
 
 /// A client connection to relay. Counts as a connection of the server until it is dropped.

@@ -29,12 +29,13 @@ use std::sync::Arc;
 
 use failure::Failure;
 use rustls::AlertDescription;
-use rustls::client::Resumption;
+use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
     CryptoProvider, SupportedKxGroup, aws_lc_rs, verify_tls12_signature, verify_tls13_signature,
 };
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 pub(crate) use rustls::server::ServerConnection;
 use rustls::version::{TLS12, TLS13};
 use rustls::{
@@ -78,6 +79,8 @@ pub struct TlsClientOptions<'o> {
     pub roots_pem: Option<&'o [u8]>,
     /// The client's certificate chain and key (PEM).
     pub identity_pem: Option<(&'o [u8], &'o [u8])>,
+    /// Names of which the certificate must have one, instead of `name`: host names, IP addresses or URIs.
+    pub verify_names: &'o [String],
     /// Whether to accept any certificate.
     pub insecure: bool,
     /// The version of HTTP to offer (ALPN).
@@ -122,6 +125,13 @@ impl TlsClient {
             .map_err(|error| error.to_string())?;
         let builder = if options.insecure {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+        } else if !options.verify_names.is_empty() {
+            let verifier = NamedCertificate {
+                provider,
+                roots: roots(options.roots_pem)?,
+                names: options.verify_names.to_vec(),
+            };
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
         } else {
             builder.with_root_certificates(roots(options.roots_pem)?)
         };
@@ -577,6 +587,72 @@ impl ServerCertVerifier for AnyCertificate {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Accepts certificates of the trusted authorities that have one of these names, whatever name was sent.
+#[derive(Debug)]
+struct NamedCertificate {
+    provider: Arc<CryptoProvider>,
+    roots: RootCertStore,
+    names: Vec<String>,
+}
+
+impl NamedCertificate {
+    fn has_name(&self, certificate: &CertificateDer<'_>, parsed: &ParsedCertificate<'_>) -> bool {
+        let info = CertificateInfo::of_der(certificate);
+        self.names.iter().any(|name| {
+            if name.contains("://") {
+                // URIs are compared byte by byte (RFC 5280 section 7.4).
+                let wanted = format!("URI:{name}");
+                return info.as_ref().is_ok_and(|info| info.alternatives.contains(&wanted));
+            }
+            ServerName::try_from(name.as_str()).is_ok_and(|name| verify_server_name(parsed, &name).is_ok())
+        })
+    }
+}
+
+impl ServerCertVerifier for NamedCertificate {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let parsed = ParsedCertificate::try_from(certificate)?;
+        let algorithms = self.provider.signature_verification_algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, intermediates, now, algorithms)?;
+        if self.has_name(certificate, &parsed) {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::NotValidForName.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 

@@ -4,7 +4,8 @@ use crate::address::Peer;
 use crate::client_connection::{IdleClient, refuse_and_close, serve_begun};
 use crate::core::{IdleTask, TaskFuture};
 use crate::service::Service;
-use crate::tls::{HandshakeFailure, HandshakeStep, TlsHandshake};
+use crate::stream_client::ServeStream;
+use crate::tls::{HandshakeFailure, HandshakeStep, TlsAcceptor, TlsHandshake};
 
 use http::{Reject, Status};
 use times::Moment;
@@ -20,15 +21,30 @@ pub(crate) struct AwaitingHandshake<S> {
     idle: Box<IdleClient<S>>,
     /// `None` until the first byte, so that a silent connection holds no handshake state.
     handshake: Option<TlsHandshake>,
+    /// The stream that relays the connection; `None` for HTTP.
+    stream: Option<Box<DecryptingStream>>,
+}
+
+/// A stream whose TLS is decrypted here.
+pub(crate) struct DecryptingStream {
+    pub(crate) acceptor: TlsAcceptor,
+    pub(crate) serve: ServeStream,
 }
 
 impl<S: Service> AwaitingHandshake<S> {
     /// Parks the connection until its first byte arrives.
-    pub(crate) fn park(idle: Box<IdleClient<S>>) {
+    pub(crate) fn park(idle: Box<IdleClient<S>>, stream: Option<Box<DecryptingStream>>) {
         let core = idle.link().core().clone();
         let source = idle.link().stream().source_rc();
         source.set_deadline(idle.deadline());
-        core.park(&source, Box::new(AwaitingHandshake { idle, handshake: None }));
+        core.park(&source, Box::new(AwaitingHandshake { idle, handshake: None, stream }));
+    }
+
+    fn acceptor(&self) -> Option<&TlsAcceptor> {
+        match &self.stream {
+            Some(stream) => Some(&stream.acceptor),
+            None => self.idle.engine().context.tls.as_ref(),
+        }
     }
 }
 
@@ -49,13 +65,18 @@ impl<S: Service> IdleTask for AwaitingHandshake<S> {
 }
 
 /// Performs the handshake of a connection whose first bytes were already read.
-pub(crate) async fn secure_begun<S: Service>(mut idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
-    let acceptor = idle.engine().context.tls.clone()?;
-    match TlsHandshake::new(&acceptor, &idle.take_partial_head()) {
+pub(crate) async fn secure_begun<S: Service>(
+    idle: Box<IdleClient<S>>,
+    stream: Option<Box<DecryptingStream>>,
+) -> Option<Box<dyn IdleTask>> {
+    let mut this = Box::new(AwaitingHandshake { idle, handshake: None, stream });
+    let begun = this.idle.take_partial_head();
+    match TlsHandshake::new(this.acceptor()?, &begun) {
         Ok(handshake) => {
-            continue_handshake(Box::new(AwaitingHandshake { idle, handshake: Some(handshake) })).await
+            this.handshake = Some(handshake);
+            continue_handshake(this).await
         }
-        Err(failure) => refuse(idle, &failure).await,
+        Err(failure) => refuse(*this, &failure).await,
     }
 }
 
@@ -63,22 +84,21 @@ pub(crate) async fn secure_begun<S: Service>(mut idle: Box<IdleClient<S>>) -> Op
 async fn continue_handshake<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> Option<Box<dyn IdleTask>> {
     let core = this.idle.link().core().clone();
     loop {
-        let AwaitingHandshake { idle, handshake } = &mut *this;
-        if core.now() >= idle.deadline() {
+        if core.now() >= this.idle.deadline() {
             // Silent connections are not logged: browsers open connections in advance.
-            let has_begun = handshake.as_ref().is_some_and(TlsHandshake::has_begun);
+            let has_begun = this.handshake.as_ref().is_some_and(TlsHandshake::has_begun);
             return if has_begun {
-                refuse(this.idle, &HandshakeFailure::of("the TLS handshake took too long")).await
+                refuse(*this, &HandshakeFailure::of("the TLS handshake took too long")).await
             } else {
                 None
             };
         }
-        if handshake.is_none() {
-            let acceptor = idle.engine().context.tls.as_ref()?;
-            *handshake = TlsHandshake::new(acceptor, b"").ok();
+        if this.handshake.is_none() {
+            this.handshake = TlsHandshake::new(this.acceptor()?, b"").ok();
         }
         // Signatures and key exchanges take a millisecond or more, so let other ready tasks run first.
         core.wait_for_long_turn().await;
+        let AwaitingHandshake { idle, handshake, .. } = &mut *this;
         let client = match idle.peer() {
             Peer::Tcp(address) => Some(address.ip()),
             _ => None,
@@ -103,27 +123,32 @@ async fn continue_handshake<S: Service>(mut this: Box<AwaitingHandshake<S>>) -> 
                 } else {
                     counters.tls_full.add(1)
                 }
-                return serve_begun((*this.idle).with_tls(tls, session)).await;
+                let AwaitingHandshake { idle, stream, .. } = *this;
+                let idle = idle.with_tls(tls, session);
+                let Some(stream) = stream else { return serve_begun(idle).await };
+                core.spawn_boxed((stream.serve)(idle.into_stream(Vec::new())));
+                return None;
             }
             Ok(HandshakeStep::ChallengeDone) => {
                 idle.link_mut().shutdown_write();
                 return None;
             }
-            Err(failure) => return refuse(this.idle, &failure).await,
+            Err(failure) => return refuse(*this, &failure).await,
         }
     }
 }
 
 async fn refuse<S: Service>(
-    mut idle: Box<IdleClient<S>>,
+    this: AwaitingHandshake<S>,
     failure: &HandshakeFailure,
 ) -> Option<Box<dyn IdleTask>> {
+    let AwaitingHandshake { mut idle, stream, .. } = this;
     idle.engine().context.counters.tls_failed.add(1);
     let peer: Peer = idle.peer();
     if !failure.is_gone {
         idle.engine().service.handshake_failed(peer, failure);
     }
-    if failure.is_http {
+    if failure.is_http && stream.is_none() {
         Box::pin(refuse_and_close(idle, PLAIN_HTTP)).await
     } else {
         // The client gets the alert before the end.

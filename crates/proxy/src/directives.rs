@@ -422,6 +422,14 @@ directives! {
 
 directives! {
     /// TLS to upstream servers.
+    ///
+    /// ```toml
+    /// [[route]]
+    ///
+    /// [route.proxy]
+    /// to  = "https://10.0.0.1"
+    /// tls = { name = "app.internal", ca = "internal-ca.pem", verify_names = ["spiffe://internal/app"] }
+    /// ```
     ProxyTls in "`tls` of `proxy`", check tls_agrees {
         /// The name that is sent as SNI and verified in the certificate.
         "name" name: Option<String> = absent("the URL's host"),
@@ -429,6 +437,10 @@ directives! {
         /// Whether the server's certificate is verified. Without that, anyone on the network path can read and change
         /// the traffic.
         "verify" verify: bool = true, Flag;
+        /// Names of which the certificate must have one, instead of `name`: host names, or URIs such as
+        /// `"spiffe://example.com/app"`.
+        "verify_names" verify_names: Vec<String> = absent("the name that is sent as SNI"),
+            OneOrMore(Text { what: "a host name or a URI", parse: certificate_name });
         /// Certificates (PEM) of the authorities to trust.
         "ca" ca: Option<PathBuf> = absent("those of the system"), Maybe(PathShape("a file"));
         /// The client certificate chain (PEM), for servers that ask for one.
@@ -640,6 +652,10 @@ fn tls_agrees(tls: &mut ProxyTls, node: &Node, check: &mut Checker) {
             .error(&entry.key_span, title, "nothing is verified")
             .help("remove `verify`: `ca` makes the verification succeed");
     }
+    if let Some(entry) = node.entry("verify_names").filter(|_| !tls.verify) {
+        let title = format!("`verify_names` beside `verify = false` in `{}`", check.directive_path_text());
+        check.error(&entry.key_span, title, "nothing is verified").help("remove one of them");
+    }
 }
 
 fn parse_protocol(text: &str) -> Result<String, InvalidValue> {
@@ -713,6 +729,15 @@ fn host_text(text: &str) -> Result<String, InvalidValue> {
         None if text.is_empty() => Err(InvalidValue::new("the host is missing", "")),
         None => Ok(text.to_owned()),
     }
+}
+
+/// A host name, or a URI with its scheme.
+fn certificate_name(text: &str) -> Result<String, InvalidValue> {
+    let is_uri = text.split_once("://").is_some_and(|(scheme, rest)| {
+        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
+        !scheme.is_empty() && scheme.chars().all(fits) && !rest.is_empty()
+    });
+    if is_uri && text.chars().all(|c| c.is_ascii_graphic()) { Ok(text.to_owned()) } else { host_text(text) }
 }
 
 /// Parses a value of `host`.

@@ -135,6 +135,8 @@ pub struct Tls {
     pub roots_pem: Option<Vec<u8>>,
     /// Client certificate chain and private key (PEM), for servers that request a client certificate.
     pub identity_pem: Option<(Vec<u8>, Vec<u8>)>,
+    /// Names of which the certificate must have one, instead of `name`: host names or URIs.
+    pub verify_names: Vec<String>,
     /// Whether any certificate is accepted. This allows anyone on the network path to read and change all
     /// traffic. Default no.
     pub insecure: bool,

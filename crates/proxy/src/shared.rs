@@ -211,6 +211,7 @@ impl Upstream {
                 name: tls.name.as_deref().unwrap_or(host),
                 roots_pem: tls.roots_pem.as_deref(),
                 identity_pem: tls.identity_pem.as_ref().map(|(chain, key)| (&chain[..], &key[..])),
+                verify_names: &tls.verify_names,
                 insecure: tls.insecure,
                 http,
                 ..TlsClientOptions::default()

@@ -215,7 +215,8 @@ impl Router {
                     return Ok(RouteChoice::Https(fields));
                 }
             }
-            if let Some(reason) = https.misdirection_reason(&request, exchange.core().unix_s()) {
+            let reason = https.misdirection_reason(&request, exchange.core().unix_s());
+            if let Some(reason) = reason.or_else(|| scope_reason(table, https, &request)) {
                 return Ok(RouteChoice::Misdirected(reason));
             }
             if https.refuses_subject(&request) {
@@ -323,6 +324,14 @@ enum RouteChoice<'t> {
     SubjectRefused,
     /// No route matches, or the request has the given error.
     NoRoute(RequestPath, Result<(), Fault>),
+}
+
+/// Returns the reason to refuse a request for a site with a scope, on a connection for a host of another one.
+fn scope_reason(table: &RouteTable, https: &SiteHttps, request: &Request<'_>) -> Option<&'static str> {
+    // A client that names no host has the site of its request.
+    let name = request.tls().filter(|_| https.scope != 0)?.server_name.as_deref()?;
+    let named = table.routes.site_of_name(name, request.listener_key());
+    https.scope_reason(named.and_then(|site| table.https.get(site)))
 }
 
 /// Returns the site of a request, by its host and the listener that accepted it.

@@ -14,6 +14,8 @@ pub struct SiteHttps {
     pub policy: u64,
     /// Subjects of client certificates that are admitted; `None` for all.
     pub subject: Option<ValuePattern>,
+    /// Identifier of `scope` of the site's `tls`; 0 without one.
+    pub scope: u64,
 }
 
 /// Path prefix of HTTP-01 challenges, which are served without TLS (RFC 8555 section 8.3).
@@ -41,6 +43,12 @@ impl SiteHttps {
             location.extend_from_slice(&query);
         }
         Some(location)
+    }
+
+    /// Returns the reason to refuse a request whose client has named (SNI) a host of `named`, the site of that name.
+    pub fn scope_reason(&self, named: Option<&SiteHttps>) -> Option<&'static str> {
+        let is_same = self.scope == 0 || named.is_some_and(|named| named.scope == self.scope);
+        (!is_same).then_some("this connection was made for another host: make one for this host")
     }
 
     /// Returns the reason to refuse a request; `None` if its connection was made under exactly the site's

@@ -28,27 +28,26 @@ pub(crate) fn build_release(
     let labels = RouteLabels::of(of_site, route);
     let counted = vec![("site", labels.site.clone()), ("route", labels.route.clone())];
     let faults = || FaultRules::new(&route.faults, plan.counters.counter("komainu_faults_injected", counted));
-    let mirror = || {
-        let mirror = route.mirror.as_ref()?;
+    let mirror = |(index, mirror): (usize, &config::Mirror)| {
         let way = shared.upstream_route(RouteId { site, route: mirror.route })?;
         let proxy = groups.of(&way.group)?.proxy(&way.options, None);
-        let shared = plan.mirrors.get(&(labels.clone(), mirror.in_flight_max))?;
+        let shared = plan.mirrors.get(&(labels.clone(), index, mirror.in_flight_max))?;
         Some(MirrorRule::new(mirror, shared.clone(), proxy))
     };
     let release = Release {
         faults: Some(&route.faults).filter(|faults| !faults.is_empty()).and_then(|_| faults()),
-        mirror: mirror(),
+        mirrors: route.mirrors.iter().enumerate().filter_map(mirror).collect(),
         split: match &route.action {
             Action::Split(split) => Some(SplitRule::new(split)),
             _ => None,
         },
     };
-    let has_some = release.faults.is_some() || release.mirror.is_some() || release.split.is_some();
+    let has_some = release.faults.is_some() || !release.mirrors.is_empty() || release.split.is_some();
     has_some.then(|| Box::new(release))
 }
 
-/// State of mirrors shared by the cores, by route and maximum number of copies in flight.
-type SharedMirrors = HashMap<(RouteLabels, u32), Arc<MirrorShared>>;
+/// State of mirrors shared by the cores, by route, position in it, and maximum number of copies in flight.
+type SharedMirrors = HashMap<(RouteLabels, usize, u32), Arc<MirrorShared>>;
 
 /// State of a configuration's releases that is shared by all cores.
 pub(crate) struct ReleasePlan {
@@ -71,12 +70,12 @@ fn build_mirrors(config: &Config, kept: &mut KeptState, counters: &RuleCounters)
     for (site, route) in
         config.sites.iter().flat_map(|site| site.routes.iter().map(move |route| (site, route)))
     {
-        let Some(mirror) = &route.mirror else { continue };
-        let labels = RouteLabels::of(site, route);
-        let key = (labels, mirror.in_flight_max);
-        let make = || Arc::new(MirrorShared::new(key.1, &key.0.site, &key.0.route, counters));
-        let shared = kept.share(key.clone(), make);
-        mirrors.insert(key, shared);
+        for (index, mirror) in route.mirrors.iter().enumerate() {
+            let key = (RouteLabels::of(site, route), index, mirror.in_flight_max);
+            let make = || Arc::new(MirrorShared::new(key.2, &key.0.site, &key.0.route, counters));
+            let shared = kept.share(key.clone(), make);
+            mirrors.insert(key, shared);
+        }
     }
     mirrors
 }

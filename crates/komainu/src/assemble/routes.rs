@@ -15,7 +15,7 @@ use cache_handler::peers::{CachePeers, RoutePeers};
 use cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
 use cache_handler::purge_order::SharedPurges;
 use cache_handler::rules::{CacheRules, RouteSuffixes};
-use certificates::tls::TlsPlan;
+use certificates::tls::{TlsPlan, stream_acceptors};
 use coding::Dictionaries;
 use config::matcher::{RouteId, Routes};
 use config::{Action, Config, EncodedSlashes, HiddenRouteKind, PartOf, add_config_place};
@@ -115,6 +115,8 @@ pub(crate) struct ServerPlan {
     geo: Option<Arc<CountryDatabase>>,
     /// Limits of streams, in the order of the configuration.
     streams: Vec<StreamLimits>,
+    /// TLS of streams that decrypt it, in the same order.
+    stream_tls: Vec<Option<TlsAcceptor>>,
     /// Destinations of access logs, once they are open.
     pub(crate) sinks: LogSinks,
     /// State that the next configuration may take over.
@@ -167,6 +169,8 @@ impl ServerPlan {
         let programs = config.proxies().filter_map(|proxy| proxy.cgi.as_ref());
         kept.share((), CgiPrograms::default).apply(programs, notices)?;
         let streams = StreamLimits::of(&config, &mut kept, &budget);
+        let of_streams = config.streams.iter().map(|stream| (stream.label(), stream.tls.as_ref()));
+        let stream_tls = stream_acceptors(of_streams, &config.tls, &mut kept, &files)?;
         let cluster = crate::assemble::cluster::open(config.cluster.as_ref(), &mut kept, &files, notices)?;
         let mut peers = PeerPlan::new(config.cluster.as_ref(), cluster.as_ref())?;
         let discovery = UsedDiscovery::open(&config, &mut kept, notices)?;
@@ -210,6 +214,7 @@ impl ServerPlan {
             push,
             guards,
             streams,
+            stream_tls,
             sinks: LogSinks::default(),
             kept,
         };
@@ -330,6 +335,7 @@ pub(crate) fn build_route_table(
     let mut edits = Vec::new();
     let mut empty_segments = Vec::new();
     let mut https = Vec::new();
+    let mut scopes: HashMap<&str, u64> = HashMap::new();
     let mut guards = Vec::new();
     let maps = MapValues::new(config, plan.geo.as_ref());
     let server_pages = SitePages::read(&config.settings(None, None).error_pages, &plan.pages_in_memory);
@@ -342,7 +348,12 @@ pub(crate) fn build_route_table(
     for (site_index, site) in config.sites.iter().enumerate() {
         let settings = config.settings(Some(site_index), None);
         let redirects = site.tls.is_some() && settings.redirect_https;
+        let scope = site.tls.as_ref().and_then(|tls| tls.scope.as_deref()).map_or(0, |name| {
+            let next = scopes.len() as u64 + 1;
+            *scopes.entry(name).or_insert(next)
+        });
         let of_https = || SiteHttps {
+            scope,
             redirect_port: redirects.then(|| redirect_port(plan, site)).flatten(),
             policy: tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
             subject: site
@@ -412,7 +423,9 @@ pub(crate) fn build_route_table(
     empty_segments.push(self::convert_merge_slashes(config.merge_slashes));
     let introducers = trusted_proxies(&config.trusted_proxies);
     let of_streams = plan.groups.stream_groups(&groups);
-    let streams = |of: CoreContext<'_>| StreamRoutes::new(config, &of_streams, &plan.streams, of.metrics);
+    let streams = |of: CoreContext<'_>| {
+        StreamRoutes::new(config, &of_streams, &plan.streams, &plan.stream_tls, of.metrics)
+    };
     let request_logs = config.request_logs();
     Ok(RouteTable {
         uses_country: plan.routes.uses_country(),

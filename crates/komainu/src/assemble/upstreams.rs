@@ -621,6 +621,7 @@ fn build_tls(tls: &ProxyTls, files: &ConfigFiles) -> io::Result<Tls> {
         name: tls.name.clone(),
         roots_pem: tls.ca.as_deref().map(roots).transpose()?,
         identity_pem,
+        verify_names: tls.verify_names.clone(),
         insecure: !tls.verify,
     })
 }

@@ -201,6 +201,36 @@ fn client_certificates_are_verified_per_site() {
 }
 
 #[test]
+fn scope_keeps_sites_of_others_off_a_connection() {
+    let names = ["a.test", "b.test", "c.test", "d.test"];
+    let folder = folder(&names.map(|name| (name, "ec")));
+    let scoped = |name: &str, scope: &str| {
+        site(name, &format!("tls = {{ certificate = \"{name}.pem\", key = \"{name}.key\"{scope} }}"))
+    };
+    let sites = [
+        scoped("a.test", ", scope = \"one\""),
+        scoped("b.test", ", scope = \"two\""),
+        scoped("c.test", ", scope = \"one\""),
+        scoped("d.test", ""),
+    ];
+    let rig = start(folder, &format!("{LISTEN}{}", sites.concat()));
+    for (named, host, is_served) in [
+        ("a.test", "a.test", true),
+        ("a.test", "c.test", true),
+        ("a.test", "b.test", false),
+        ("b.test", "a.test", false),
+        ("d.test", "a.test", false),
+        // A site without a scope takes every connection.
+        ("a.test", "d.test", true),
+    ] {
+        let request = GET.replace("a.test", host);
+        let shown = s_client(&rig, &format!("-servername {named}"), &request);
+        assert_eq!(shown.contains(&format!("this is {host}")), is_served, "{named} {host}: {shown}");
+        assert_eq!(shown.contains("HTTP/1.1 421 "), !is_served, "{named} {host}: {shown}");
+    }
+}
+
+#[test]
 fn plain_requests_are_redirected_and_hsts_is_sent() {
     let folder = folder(&[("a.test", "ec"), ("b.test", "ec")]);
     let one =

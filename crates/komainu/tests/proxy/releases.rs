@@ -246,6 +246,37 @@ fn chunked_origin() -> String {
 }
 
 #[test]
+fn each_mirror_of_a_list_gets_a_copy() {
+    let origin = Origin::start(|ask| ok(&format!("real {}", ask.body.len())));
+    let copies: [Origin; 3] = std::array::from_fn(|_| Origin::start(|_| ok("a copy")));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            r#"
+            [[route]]
+            proxy  = "{}"
+            mirror = ["{}", {{ to = "{}", body_max = "3B" }}, {{ to = "{}", share = "0%" }}]
+            "#,
+            origin.url, copies[0].url, copies[1].url, copies[2].url
+        ),
+    );
+    rig.get("/1").expect(200, "real 0");
+    let posted = rig.send("POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+    posted.expect(200, "real 5");
+    rig.get("/3").expect(200, "real 0");
+    let paths = |origin: &Origin| {
+        let mut paths: Vec<String> =
+            origin.asks().iter().map(|ask| ask.line().split(' ').nth(1).unwrap().to_owned()).collect();
+        paths.sort();
+        paths
+    };
+    eventually("the first has copies of all", || paths(&copies[0]) == ["/1", "/2", "/3"]);
+    eventually("the second has those with short bodies", || paths(&copies[1]) == ["/1", "/3"]);
+    assert!(copies[0].asks().iter().any(|ask| ask.body == b"hello"));
+    assert!(paths(&copies[2]).is_empty());
+}
+
+#[test]
 fn mirrored_copies_neither_delay_nor_fail_requests() {
     let origin = Origin::start(|ask| ok(&format!("real {}", ask.body.len())));
     let copies = Origin::start(|_| answer("500 Internal Server Error", "", "of no interest"));

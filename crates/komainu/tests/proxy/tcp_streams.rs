@@ -371,6 +371,106 @@ fn one_port_serves_sites_and_passes_other_names_through() {
     assert_eq!(of_git["stream"], "git.test");
 }
 
+/// Starts a server that greets its client, repeats one line, and closes.
+fn repeater(name: &'static str) -> SocketAddr {
+    server(move |mut stream| {
+        let _ = stream.write_all(format!("{name} greets\n").as_bytes());
+        let said = line(&mut stream);
+        let _ = stream.write_all(format!("{name} was told {said}\n").as_bytes());
+    })
+}
+
+#[test]
+fn tls_of_a_stream_is_decrypted_here() {
+    let folder = certified::folder(&[("a.test", "ec"), ("mqtt.test", "ec"), ("*.wide.test", "rsa")]);
+    let text = format!(
+        r#"
+        listen = {{ address = "127.0.0.1:0", tls = true }}
+
+        [log]
+        access = "json"
+        file = "access.log"
+        {}
+
+        [[stream]]
+        listen = "127.0.0.1:0"
+        names = "mqtt.test"
+        tls = {{ certificate = "mqtt.test.pem", key = "mqtt.test.key" }}
+        to = "{}"
+
+        [[stream]]
+        listen = "127.0.0.1:0"
+        names = "*.wide.test"
+        tls = {{ certificate = "*.wide.test.pem", key = "*.wide.test.key" }}
+        deny = "192.0.2.1"
+        to = "{}"
+        "#,
+        site("a.test", "tls = { certificate = \"a.test.pem\", key = \"a.test.key\" }"),
+        repeater("mqtt"),
+        repeater("wide"),
+    );
+    let rig = start(folder, &text);
+    assert_eq!(fetch(&rig, "a.test", &[]).unwrap(), "this is a.test");
+    for version in ["-tls1_3", "-tls1_2"] {
+        for (name, server) in [("mqtt.test", "mqtt"), ("x.wide.test", "wide")] {
+            let options = format!("-servername {name} -CAfile ca.pem -verify_hostname {name} {version}");
+            let shown = s_client(&rig, &options, "a line\n");
+            assert!(shown.contains(&format!("{server} greets\n")), "{shown}");
+            assert!(shown.contains(&format!("{server} was told a line\n")), "{shown}");
+            assert!(shown.contains("Verification: OK"), "{shown}");
+            assert!(shown.contains("No ALPN negotiated"), "{shown}");
+        }
+    }
+    let ends = ends(&rig, 4);
+    assert!(ends.iter().all(|end| end["status"] == 200 && end["end"] == "closed by the upstream server"), "{ends:?}");
+    let alpn = s_client(&rig, "-servername mqtt.test -CAfile ca.pem -alpn h2,mqtt", "x\n");
+    assert!(alpn.contains("mqtt was told x\n") && alpn.contains("No ALPN negotiated"), "{alpn}");
+}
+
+#[test]
+fn stream_without_names_decrypts_every_connection() {
+    let folder = certified::folder(&[("mqtt.test", "ec")]);
+    let text = format!(
+        r#"
+        [[stream]]
+        listen = "127.0.0.1:0"
+        tls = {{ certificate = "mqtt.test.pem", key = "mqtt.test.key" }}
+        to = "{}"
+        "#,
+        repeater("mqtt")
+    );
+    let rig = start(folder, &text);
+    for name in ["-noservername", "-servername other.test"] {
+        let shown = s_client(&rig, &format!("{name} -CAfile ca.pem"), "a line\n");
+        assert!(shown.contains("mqtt was told a line\n"), "{shown}");
+    }
+    // Nothing of HTTP is said to a client without TLS.
+    let mut plain = rig.connect();
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut got = Vec::new();
+    let _ = plain.read_to_end(&mut got);
+    assert!(!String::from_utf8_lossy(&got).contains("HTTP/1.1"), "{got:?}");
+    eventually("it is logged", || rig.reported().contains("the client speaks HTTP without TLS"));
+}
+
+#[test]
+fn denied_clients_of_a_stream_get_no_alert() {
+    let folder = certified::folder(&[("git.test", "ec")]);
+    let text = format!(
+        r#"
+        [[stream]]
+        listen = "127.0.0.1:0"
+        names = "git.test"
+        deny = "127.0.0.0/8"
+        to = "{}"
+        "#,
+        echo("git")
+    );
+    let rig = start(folder, &text);
+    let shown = s_client(&rig, "-servername git.test -CAfile ca.pem", "");
+    assert!(!shown.contains("unrecognized name") && !shown.contains("git\n"), "{shown}");
+}
+
 #[test]
 fn unmatched_server_name_gets_an_alert_or_default_stream() {
     let folder = certified::folder(&[("git.test", "ec")]);

@@ -259,6 +259,54 @@ fn secret_of_another_namespace_needs_a_grant() {
     assert!(allowed.config.sites.iter().any(|site| site.tls.is_some()));
 }
 
+#[test]
+fn tls_is_decrypted_for_tlsroutes_beside_sites_and_passed_connections() {
+    let made = rcgen_pair();
+    let listener = |name: &str, protocol: &str, mode: &str| {
+        json!({
+            "name": name, "port": 443, "protocol": protocol, "hostname": format!("{name}.example.com"),
+            "allowedRoutes": { "namespaces": { "from": "All" } },
+            "tls": { "mode": mode, "certificateRefs": [{ "name": "cert" }] },
+        })
+    };
+    let mut all = objects(BEGINNING);
+    put(&mut all, json!({
+        "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": "cert", "namespace": "infra" },
+        "data": { "tls.crt": made.0, "tls.key": made.1 },
+    }));
+    put(&mut all, json!({
+        "kind": "Gateway", "metadata": { "name": "tls", "namespace": "infra" },
+        "spec": { "gatewayClassName": "komainu", "listeners": [
+            listener("site", "HTTPS", "Terminate"), listener("opened", "TLS", "Terminate"), listener("passed", "TLS", "Passthrough"),
+        ] },
+    }));
+    for name in ["opened", "passed"] {
+        put(&mut all, json!({
+            "kind": "TLSRoute", "metadata": { "name": name, "namespace": "shop" },
+            "spec": {
+                "parentRefs": [{ "name": "tls", "namespace": "infra" }], "hostnames": [format!("{name}.example.com")],
+                "rules": [{ "backendRefs": [{ "name": "shop", "port": 80 }] }],
+            },
+        }));
+    }
+    let translation = translate(&all, &TranslateOptions::default()).unwrap();
+    let text = statuses(&translation);
+    for name in ["site", "opened", "passed"] {
+        assert!(text.contains(&format!("Gateway infra/tls listener {name}: Programmed=True")), "{text}");
+    }
+    let streams = translation.tree["stream"].as_array().unwrap();
+    assert_eq!(streams.len(), 2, "the sites get what no stream has: {streams:?}");
+    let tls = |name: &str| {
+        let hosts = json!([format!("{name}.example.com")]);
+        streams.iter().find(|stream| stream["names"] == hosts).unwrap().get("tls").cloned()
+    };
+    let files = "/komainu-kubernetes/secret/infra/cert/tls";
+    let expected = json!({ "certificate": [format!("{files}.crt")], "key": [format!("{files}.key")] });
+    assert_eq!((tls("opened"), tls("passed")), (Some(expected), None));
+    let site = translation.config.sites.iter().find_map(|site| site.tls.as_ref()).unwrap();
+    assert_eq!(site.scope.as_deref(), Some("Gateway/infra/tls/site"));
+}
+
 /// A certificate and its key, in base64 as Secrets have them.
 fn rcgen_pair() -> (String, String) {
     let made = rcgen::generate_simple_self_signed(vec!["a.example.com".to_owned()]).unwrap();

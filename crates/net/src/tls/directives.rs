@@ -1,7 +1,7 @@
 //! Directives of TLS with clients.
 
 use serde_json::json;
-use settings::checker::Checker;
+use settings::checker::{Checker, InvalidValue};
 use settings::directive_table::{brief, table};
 use settings::directives;
 use settings::node::{Node, NodeData};
@@ -92,6 +92,11 @@ directives! {
         "key" key: Vec<PathBuf> = absent("in the files of the certificates"), OneOrMore(PathShape("a file"));
         /// Certificates that clients show.
         "client" client: Option<ClientTls> = absent("clients are not asked for one"), Maybe(brief::<ClientTls>("ca"));
+        /// A name that sites of the same owner share. A request for this site is answered 421 if the client has named (SNI) a host
+        /// of a site with another `scope`, or none. Browsers ask for several hosts on one connection if a certificate is for them
+        /// all, and make another connection after such an answer.
+        "scope" scope: Option<String> = absent("the name that the client has sent does not matter"),
+            Maybe(Text { what: "a name", parse: parse_scope });
     }
 }
 
@@ -133,6 +138,10 @@ directives! {
         /// Certificate revocation lists (PEM) of the authorities.
         "crl" crl: Vec<PathBuf> = absent("none is revoked"), OneOrMore(PathShape("a file"));
     }
+}
+
+fn parse_scope(text: &str) -> Result<String, InvalidValue> {
+    if text.is_empty() { Err(InvalidValue::new("an empty name", "")) } else { Ok(text.to_owned()) }
 }
 
 /// Returns the shape of a site's `tls`.

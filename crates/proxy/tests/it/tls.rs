@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::rig;
 use crate::rig::{Options, Rig};
 use proxy::options::{GroupOptions, HealthCheck, Tls, UpstreamAddress, UpstreamServer};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -34,6 +36,7 @@ impl Authority {
     /// Issues a certificate for a name; returns it and its key as PEM.
     fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> (Vec<u8>, Vec<u8>) {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        params.subject_alt_names.push(SanType::URI(format!("spiffe://{name}/app").try_into().unwrap()));
         params.extended_key_usages = vec![purpose];
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -270,6 +273,34 @@ fn server_with_an_untrusted_certificate_gets_no_request() {
     assert_eq!(secure.connections.load(Ordering::SeqCst), 0);
     let anybody = Tls { insecure: true, name: Some("x.test".into()), ..Tls::default() };
     assert_eq!(Rig::with(secure.options(anybody)).get("/").text(), "x.test");
+}
+
+#[test]
+fn certificate_needs_one_of_the_verified_names() {
+    let authority = Authority::new();
+    let secure = Secure::start(&authority, "app.test", false);
+    let naming = |names: &[&str], roots: &Authority| Tls {
+        name: Some("sent.test".into()),
+        verify_names: names.iter().map(|&name| name.to_owned()).collect(),
+        roots_pem: Some(roots.pem()),
+        ..Tls::default()
+    };
+    for names in [&["app.test"][..], &["other.test", "spiffe://app.test/app"]] {
+        // The server answers with the name that was sent.
+        assert_eq!(Rig::with(secure.options(naming(names, &authority))).get("/").text(), "sent.test");
+    }
+    let accepted = secure.connections.load(Ordering::SeqCst);
+    let other = "the certificate is for another name";
+    for (names, roots, reason) in [
+        (&["sent.test"][..], &authority, other),
+        (&["spiffe://app.test/APP"], &authority, other),
+        (&["spiffe://app.test/app/more", "spiffe://app.test"], &authority, other),
+        (&["app.test"], &Authority::new(), "the certificate's issuer is not trusted"),
+    ] {
+        let rig = Rig::with(secure.options(naming(names, roots)));
+        assert_eq!(rig.get("/").refused(), (502, reason.into()), "{names:?}");
+    }
+    assert_eq!(secure.connections.load(Ordering::SeqCst), accepted);
 }
 
 #[test]

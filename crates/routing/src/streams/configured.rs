@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engine::clients::access::ClientAccess;
 use logging::access::stream::RelayedConnection;
-use net::Peer;
+use net::{Peer, TlsAcceptor};
 use proxy::Group;
 use shapes::host::HostPattern;
 use telemetry::metrics::StreamCounters;
@@ -19,6 +19,8 @@ pub(crate) struct StreamRoute {
     pub(super) names: Vec<HostPattern>,
     pub(super) group: Group,
     pub(super) limits: StreamLimits,
+    /// Decrypts TLS of clients, if the stream does.
+    pub(super) tls: Option<TlsAcceptor>,
     pub(super) access: ClientAccess,
     pub(super) connect_timeout: Millis,
     pub(super) idle_timeout: Millis,

@@ -9,7 +9,9 @@ use engine::clients::access::ClientAccess;
 use engine::generations::CoreGeneration;
 use engine::stream_listen::key;
 use logging::access::stream::{RelayedConnection, StreamEnd};
-use net::{Core, DropReason, Fault, RelayEnd, StreamChoice, StreamClient, StreamOpening, StreamStart};
+use net::{
+    Core, DropReason, Fault, RelayEnd, StreamChoice, StreamClient, StreamOpening, StreamStart, TlsAcceptor,
+};
 use proxy::{Group, OpenStreamError};
 use shapes::host::HostPattern;
 use telemetry::metrics::{CoreMetrics, StreamCounters, StreamLabels};
@@ -38,22 +40,25 @@ struct StreamsOfListener {
 }
 
 impl StreamRoutes {
-    /// Creates the streams of a configuration. `groups` are their upstream servers, in the same order.
+    /// Creates the streams of a configuration. `groups` are their upstream servers, `acceptors` decrypt TLS of those that ask
+    /// for it, in the same order.
     pub fn new(
         config: &Config,
         groups: &[Group],
         limits: &[StreamLimits],
+        acceptors: &[Option<TlsAcceptor>],
         metrics: &CoreMetrics,
     ) -> StreamRoutes {
         let mut table = StreamRoutes::default();
         let counters = |stream: &str, upstream: &str| {
             metrics.stream(&StreamLabels { stream: stream.to_owned(), upstream: upstream.to_owned() })
         };
-        for ((stream, group), limits) in config.streams.iter().zip(groups).zip(limits) {
+        for (((stream, group), limits), tls) in config.streams.iter().zip(groups).zip(limits).zip(acceptors) {
             let label = stream.label();
             table.streams.push(Rc::new(StreamRoute {
                 names: stream.names.clone(),
                 limits: limits.clone(),
+                tls: tls.clone(),
                 access: ClientAccess::new(stream.allow.as_deref(), [stream.deny.as_slice()]),
                 connect_timeout: stream.timeouts.connect.into(),
                 idle_timeout: stream.timeouts.idle.into(),
@@ -119,7 +124,7 @@ impl StreamRoutes {
                     unix_s: core.unix_s(),
                 });
             }
-            StreamChoice::Close
+            if matches!(end, StreamEnd::Unmatched) { StreamChoice::Unrecognized } else { StreamChoice::Close }
         };
         if let StreamOpening::Failed(reason) = start.opening {
             return refuse(None, StreamEnd::Failed(reason));
@@ -137,10 +142,15 @@ impl StreamRoutes {
         let log = log.clone();
         let generation = generation.clone();
         let name = name.map(Box::from);
-        StreamChoice::Serve(Box::new(move |client| {
+        let decrypted = stream.tls.clone();
+        let serve: net::ServeStream = Box::new(move |client| {
             let report = StreamReport::new(client.core(), client.peer(), name, log, stream);
             Box::pin(serve(report, client, places, generation))
-        }))
+        });
+        match decrypted {
+            Some(acceptor) => StreamChoice::Decrypt(acceptor, serve),
+            None => StreamChoice::Serve(serve),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use config::MIRROR_FIELD;
 use http::{BodySize, Method, Name};
-use net::{Core, Exchange, MemoryBudget, Pressure};
+use net::{Core, Exchange, MemoryBudget, Pressure, Request};
 use proxy::{FetchLimits, FetchRequest, Proxy};
 use telemetry::rule_counters::{RuleCounter, RuleCounters};
 use times::Millis;
@@ -101,42 +101,77 @@ impl MirrorRule {
         }
     }
 
-    /// Copies a request if the rule applies to it. A request with a body is copied once the body has been
-    /// read.
-    pub(super) fn mirror(&self, exchange: &mut Exchange<'_>) {
+    /// Copies a request once for each rule that applies to it. A request with a body is copied once the body
+    /// has been read.
+    pub(super) fn mirror(rules: &[MirrorRule], exchange: &mut Exchange<'_>) {
         let request = exchange.request();
         let is_copy =
             || request.fields().any(|(_, name, _)| name.eq_ignore_ascii_case(MIRROR_FIELD.as_bytes()));
         let is_plain = !matches!(request.method(), Method::Connect | Method::Trace)
             && request.field(Name::Upgrade).is_none();
-        if !is_plain || is_copy() || !self.requests.selects(&request) {
+        if rules.is_empty() || !is_plain || is_copy() {
             return;
         }
         let body = request.body();
-        let bytes_max = match body {
-            BodySize::None => 0,
-            BodySize::Known(bytes) if bytes > self.body_bytes_max => return self.shared.too_long.add(1),
-            BodySize::Unknown if self.body_bytes_max == 0 => return self.shared.too_long.add(1),
-            BodySize::Known(bytes) => bytes,
-            BodySize::Unknown => self.body_bytes_max,
-        };
-        let mut copy = FetchRequest::of(&request, Vec::new());
-        let limits = FetchLimits { body_bytes_max: RESPONSE_BYTES_MAX, total: self.timeout };
-        let shared = self.shared.clone();
-        let proxy = self.proxy.clone();
+        let copies: Vec<PlannedCopy> = rules.iter().filter_map(|rule| rule.plan_copy(&request)).collect();
+        let Some(longest) = copies.iter().map(|copy| copy.body_bytes_max).max() else { return };
         let core = exchange.core().clone();
         if body == BodySize::None {
-            return send(&core, shared, proxy, copy, limits, 0);
+            return copies.into_iter().for_each(|copy| copy.send(&core, Some(Vec::new())));
         }
-        let copied = move |body: Option<Vec<u8>>| match body {
-            Some(body) => {
-                let bytes = body.len();
-                copy.set_body(body);
-                send(&core, shared, proxy, copy, limits, bytes);
+        let bytes_max = if let BodySize::Known(bytes) = body { bytes } else { longest };
+        let copied = move |body: Option<Vec<u8>>| {
+            for copy in copies {
+                copy.send(&core, body.clone());
             }
-            None => shared.too_long.add(1),
         };
         exchange.copy_body(usize::try_from(bytes_max).unwrap_or(usize::MAX), Box::new(copied));
+    }
+
+    /// Returns the copy of a request, without its body, if the rule applies.
+    fn plan_copy(&self, request: &Request<'_>) -> Option<PlannedCopy> {
+        if !self.requests.selects(request) {
+            return None;
+        }
+        let is_too_long = match request.body() {
+            BodySize::None => false,
+            BodySize::Known(bytes) => bytes > self.body_bytes_max,
+            BodySize::Unknown => self.body_bytes_max == 0,
+        };
+        if is_too_long {
+            self.shared.too_long.add(1);
+            return None;
+        }
+        Some(PlannedCopy {
+            copy: FetchRequest::of(request, Vec::new()),
+            limits: FetchLimits { body_bytes_max: RESPONSE_BYTES_MAX, total: self.timeout },
+            shared: self.shared.clone(),
+            proxy: self.proxy.clone(),
+            body_bytes_max: self.body_bytes_max,
+        })
+    }
+}
+
+/// A copy whose body may still be read.
+struct PlannedCopy {
+    copy: FetchRequest,
+    limits: FetchLimits,
+    shared: Arc<MirrorShared>,
+    proxy: Proxy,
+    body_bytes_max: u64,
+}
+
+impl PlannedCopy {
+    /// Sends the copy with this body; `None` if the body is too long for every copy.
+    fn send(mut self, core: &Core, body: Option<Vec<u8>>) {
+        let Some(body) = body.filter(|body| body.len() as u64 <= self.body_bytes_max) else {
+            return self.shared.too_long.add(1);
+        };
+        let bytes = body.len();
+        if bytes > 0 {
+            self.copy.set_body(body);
+        }
+        send(core, self.shared, self.proxy, self.copy, self.limits, bytes);
     }
 }
 

@@ -17,8 +17,8 @@ use crate::flow::Flow;
 pub struct Release {
     /// Fault injection.
     pub faults: Option<FaultRules>,
-    /// Mirroring to another server.
-    pub mirror: Option<MirrorRule>,
+    /// Mirroring to other servers.
+    pub mirrors: Vec<MirrorRule>,
     /// Split between branches.
     pub split: Option<SplitRule>,
 }
@@ -34,9 +34,7 @@ impl Release {
         {
             return Ok(Flow::Answered);
         }
-        if let Some(mirror) = &self.mirror {
-            mirror.mirror(exchange);
-        }
+        MirrorRule::mirror(&self.mirrors, exchange);
         Ok(self.split.as_ref().map_or(Flow::Continue, |split| Flow::Branch(split.choose(exchange))))
     }
 }
