@@ -82,13 +82,16 @@ directives! {
 
 fn cors_agrees(cors: &mut Cors, node: &Node, check: &mut Checker) {
     let any = cors.origins.contains(&CorsOrigin::Any);
-    if let Some(entry) = node.entry("credentials").filter(|_| any && cors.credentials && !cors.any_origin_credentials) {
+    if let Some(entry) =
+        node.entry("credentials").filter(|_| any && cors.credentials && !cors.any_origin_credentials)
+    {
         let title = format!("`credentials` for every origin in `{}`", check.directive_path_text());
         let finding = check.error(&entry.value.span, title, "every page could act as its visitor");
         finding.help("name the origins: `origins = [\"https://app.example\"]`");
     }
-    if let Some(entry) =
-        node.entry("any_origin_credentials").filter(|_| cors.any_origin_credentials && !(any && cors.credentials))
+    if let Some(entry) = node
+        .entry("any_origin_credentials")
+        .filter(|_| cors.any_origin_credentials && !(any && cors.credentials))
     {
         let title = format!("`any_origin_credentials` without effect in `{}`", check.directive_path_text());
         let finding = check.error(&entry.key_span, title, "it is for `credentials` with every origin");
@@ -338,7 +341,8 @@ mod tests {
         ] {
             assert_eq!(text(&rules.response(wrong)), "Vary: Origin|", "{wrong:?}");
         }
-        let all = Cors { origins: vec![CorsOrigin::Any], credentials: false, expose: vec![], ..rules.clone() };
+        let all =
+            Cors { origins: vec![CorsOrigin::Any], credentials: false, expose: vec![], ..rules.clone() };
         assert_eq!(text(&all.response(None)), "Access-Control-Allow-Origin: *|");
         // A browser takes no `*` together with credentials.
         let all = Cors { credentials: true, ..all };

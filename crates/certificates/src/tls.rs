@@ -141,15 +141,21 @@ pub fn stream_acceptors<'c>(
     kept: &mut KeptState,
     files: &ConfigFiles,
 ) -> io::Result<Vec<Option<TlsAcceptor>>> {
-    let mut known = KnownCertificates::new();
+    let mut known = KnownCertificates::default();
     let mut acceptor = |(name, own): (String, Option<&SiteTls>)| {
         let Some(own) = own else { return Ok(None) };
         let place = || format!("`tls` of the stream {name}");
-        let shared_keys = read_ticket_keys(tls, files).map_err(|error| error.attempting("`tls.ticket_keys`"))?;
+        let shared_keys =
+            read_ticket_keys(tls, files).map_err(|error| error.attempting("`tls.ticket_keys`"))?;
         let own_keys = kept.share((), TicketKeys::random);
         let tickets = tls.tickets.then(|| shared_keys.unwrap_or(own_keys));
         let options = TlsOptions { min: tls.min, tickets, protocols: Vec::new() };
-        let (site, _) = read_site(own, files, &mut known).map_err(|error| error.attempting(place()))?;
+        let mut parse = |chain: &[u8], key: &[u8]| {
+            let pair = PemPair(chain.to_vec(), key.to_vec());
+            kept.try_share(pair, || ServerCertificate::from_pem(chain, key))
+        };
+        let read = read_site(own, files, &mut known, &mut parse);
+        let (site, _) = read.map_err(|error| error.attempting(place()))?;
         let acceptor = TlsAcceptor::new(CertificateStore::new());
         let replaced = acceptor.replace(&options, |_, _| Some(0), vec![Some(site)]);
         replaced.map_err(|error| invalid(error).attempting(place()))?;

@@ -218,7 +218,8 @@ fn judge_policy(
     } else if !names.is_empty() {
         match names.iter().find(|name| !is_certificate_name(name)) {
             Some(odd) => {
-                let text = format!("{odd:?} is neither a host name nor a URI such as \"spiffe://example.com/app\"");
+                let text =
+                    format!("{odd:?} is neither a host name nor a URI such as \"spiffe://example.com/app\"");
                 judged.refused.get_or_insert(("Invalid", text));
             }
             None => _ = table.insert("verify_names".to_owned(), json!(names)),

@@ -398,7 +398,10 @@ fn session_cookie(session: &SessionPersistence) -> Result<String, String> {
     }
     let lifetime = session.cookie_config.as_ref().and_then(|config| config.lifetime_type.as_deref());
     if session.absolute_timeout.is_some() || session.idle_timeout.is_some() || lifetime == Some("Permanent") {
-        return Err("sessionPersistence lasts as long as the browser keeps the cookie: no timeout of it is supported".to_owned());
+        return Err(
+            "sessionPersistence lasts as long as the browser keeps the cookie: no timeout of it is supported"
+                .to_owned(),
+        );
     }
     let name = session.session_name.as_deref().unwrap_or("komainu_session");
     let is_name = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));

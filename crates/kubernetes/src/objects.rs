@@ -742,7 +742,10 @@ impl Objects {
 
 /// Whether a Secret is of a type that is kept.
 fn is_kept_secret(object: &Value) -> bool {
-    matches!(object.get("type").and_then(Value::as_str), None | Some(TLS_SECRET | POLICY_SECRET_TYPE | "Opaque"))
+    matches!(
+        object.get("type").and_then(Value::as_str),
+        None | Some(TLS_SECRET | POLICY_SECRET_TYPE | "Opaque")
+    )
 }
 
 /// Removes the entries of a ConfigMap that no directive has room for.
@@ -888,7 +891,9 @@ mod tests {
         let expected = json!({ "metadata": { "name": "a" }, "data": { "ca.crt": large, "small": "D" } });
         assert_eq!(trimmed(Kind::ConfigMap, object.clone()), expected);
         assert_eq!(trimmed(Kind::Service, object.clone())["data"], object["data"]);
-        for (kind, is_kept) in [(TLS_SECRET, true), (POLICY_SECRET_TYPE, true), ("Opaque", true), ("helm.sh/release.v1", false)] {
+        for (kind, is_kept) in
+            [(TLS_SECRET, true), (POLICY_SECRET_TYPE, true), ("Opaque", true), ("helm.sh/release.v1", false)]
+        {
             object["type"] = json!(kind);
             assert_eq!(trimmed(Kind::Secret, object.clone()).get("data").is_some(), is_kept, "{kind}");
         }

@@ -146,7 +146,8 @@ fn translate_by(
     statuses.extend(judged.iter().map(|state| desired(Kind::Gateway, &state.key, state.status(options))));
     statuses.extend(gateways.sets.iter().map(|set| desired(Kind::ListenerSet, &set.key, set.status(judged))));
     statuses.extend(routes.iter().map(|route| desired(route.kind, &route.key, route.status())));
-    statuses.extend(tls_policies.statuses().map(|(key, status)| desired(Kind::BackendTlsPolicy, &key, status)));
+    statuses
+        .extend(tls_policies.statuses().map(|(key, status)| desired(Kind::BackendTlsPolicy, &key, status)));
     statuses.extend(ingresses.keys().map(|key| desired(Kind::Ingress, key, ingress_status(options))));
     let of_policies = policies.statuses.iter();
     statuses.extend(of_policies.map(|(key, status)| desired(Kind::KomainuPolicy, key, status.clone())));

@@ -73,7 +73,7 @@ impl PeerPlan {
             name: Some(PEER_NAME.to_owned()),
             roots_pem: Some(chain.clone()),
             identity_pem: Some((chain, key)),
-            insecure: false,
+            ..Tls::default()
         };
         let at = UpstreamAddress::Tcp { host: peer.address.ip().to_string(), port: peer.address.port() };
         let server =

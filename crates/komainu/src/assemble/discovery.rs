@@ -76,7 +76,7 @@ pub(crate) fn discovered_name(url: &Origin) -> Option<DiscoveredName> {
 }
 
 fn followed_names(config: &Config) -> BTreeSet<DiscoveredName> {
-    let named = config.upstreams.iter().map(|(_, proxy)| proxy);
+    let named = config.upstreams.iter().map(|(_, proxy)| &**proxy);
     let servers = named.chain(config.proxies()).flat_map(|proxy| &proxy.to).map(|server| &server.url);
     let auths = config.auths().filter_map(|auth| match auth.kind()? {
         AuthKind::Server(server) => Some(&server.origin),

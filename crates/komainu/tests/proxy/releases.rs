@@ -261,7 +261,8 @@ fn each_mirror_of_a_list_gets_a_copy() {
         ),
     );
     rig.get("/1").expect(200, "real 0");
-    let posted = rig.send("POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+    let posted =
+        rig.send("POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
     posted.expect(200, "real 5");
     rig.get("/3").expect(200, "real 0");
     let paths = |origin: &Origin| {

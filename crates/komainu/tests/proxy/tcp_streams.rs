@@ -422,7 +422,10 @@ fn tls_of_a_stream_is_decrypted_here() {
         }
     }
     let ends = ends(&rig, 4);
-    assert!(ends.iter().all(|end| end["status"] == 200 && end["end"] == "closed by the upstream server"), "{ends:?}");
+    assert!(
+        ends.iter().all(|end| end["status"] == 200 && end["end"] == "closed by the upstream server"),
+        "{ends:?}"
+    );
     let alpn = s_client(&rig, "-servername mqtt.test -CAfile ca.pem -alpn h2,mqtt", "x\n");
     assert!(alpn.contains("mqtt was told x\n") && alpn.contains("No ALPN negotiated"), "{alpn}");
 }

@@ -270,24 +270,33 @@ fn tls_is_decrypted_for_tlsroutes_beside_sites_and_passed_connections() {
         })
     };
     let mut all = objects(BEGINNING);
-    put(&mut all, json!({
-        "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": "cert", "namespace": "infra" },
-        "data": { "tls.crt": made.0, "tls.key": made.1 },
-    }));
-    put(&mut all, json!({
-        "kind": "Gateway", "metadata": { "name": "tls", "namespace": "infra" },
-        "spec": { "gatewayClassName": "komainu", "listeners": [
-            listener("site", "HTTPS", "Terminate"), listener("opened", "TLS", "Terminate"), listener("passed", "TLS", "Passthrough"),
-        ] },
-    }));
+    put(
+        &mut all,
+        json!({
+            "kind": "Secret", "type": "kubernetes.io/tls", "metadata": { "name": "cert", "namespace": "infra" },
+            "data": { "tls.crt": made.0, "tls.key": made.1 },
+        }),
+    );
+    put(
+        &mut all,
+        json!({
+            "kind": "Gateway", "metadata": { "name": "tls", "namespace": "infra" },
+            "spec": { "gatewayClassName": "komainu", "listeners": [
+                listener("site", "HTTPS", "Terminate"), listener("opened", "TLS", "Terminate"), listener("passed", "TLS", "Passthrough"),
+            ] },
+        }),
+    );
     for name in ["opened", "passed"] {
-        put(&mut all, json!({
-            "kind": "TLSRoute", "metadata": { "name": name, "namespace": "shop" },
-            "spec": {
-                "parentRefs": [{ "name": "tls", "namespace": "infra" }], "hostnames": [format!("{name}.example.com")],
-                "rules": [{ "backendRefs": [{ "name": "shop", "port": 80 }] }],
-            },
-        }));
+        put(
+            &mut all,
+            json!({
+                "kind": "TLSRoute", "metadata": { "name": name, "namespace": "shop" },
+                "spec": {
+                    "parentRefs": [{ "name": "tls", "namespace": "infra" }], "hostnames": [format!("{name}.example.com")],
+                    "rules": [{ "backendRefs": [{ "name": "shop", "port": 80 }] }],
+                },
+            }),
+        );
     }
     let translation = translate(&all, &TranslateOptions::default()).unwrap();
     let text = statuses(&translation);
