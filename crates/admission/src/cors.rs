@@ -249,7 +249,7 @@ impl Cors {
         let allows_any = self.methods.iter().any(|known| known == "*");
         let is_method = !method.is_empty() && method.iter().all(|&byte| is_token_char(byte.into()));
         let is_named = self.methods.iter().any(|known| known.as_bytes() == method);
-        if !is_named && !(allows_any && is_method) {
+        if !(is_named || allows_any && is_method) {
             return Err(PreflightRefusal("this method is not allowed from other origins (cors.methods)"));
         }
         let headers = headers.unwrap_or_default();

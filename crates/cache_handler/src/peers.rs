@@ -84,6 +84,7 @@ impl RoutePeers {
             return Ok(PeerOutcome::AskOrigin);
         };
         let limits = FetchLimits { body_bytes_max: u64::MAX, total: RESPONSE_MAX };
+        let proxy = proxy.bind();
         let Ok(mut response) = proxy.fetch(&request, &limits).await else {
             owner.left_alone_until.set(now + LEFT_ALONE);
             return Ok(PeerOutcome::AskOrigin);
