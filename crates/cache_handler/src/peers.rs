@@ -23,10 +23,10 @@ const RESPONSE_MAX: Millis = Millis(600_000);
 
 /// The servers of a set, on one core.
 pub struct CachePeers {
-    servers: Vec<PeerServer>,
+    servers: Vec<SetServer>,
 }
 
-struct PeerServer {
+struct SetServer {
     name_hash: u64,
     /// `None` for this server.
     proxy: Option<Proxy>,
@@ -37,7 +37,7 @@ impl CachePeers {
     /// Creates the set from the names of its servers and the way to each; `None` for this server.
     #[must_use]
     pub fn new(servers: impl Iterator<Item = (String, Option<Proxy>)>) -> CachePeers {
-        let server = |(name, proxy): (String, _)| PeerServer {
+        let server = |(name, proxy): (String, _)| SetServer {
             name_hash: key_hash(name.as_bytes()),
             proxy,
             left_alone_until: Cell::new(Moment::ZERO),
@@ -46,7 +46,7 @@ impl CachePeers {
     }
 
     /// Returns the server that owns a key (rendezvous hashing: a server that leaves changes the owner of its keys only).
-    fn owner(&self, key: u64) -> Option<&PeerServer> {
+    fn owner(&self, key: u64) -> Option<&SetServer> {
         self.servers.iter().max_by_key(|server| key_hash(&(server.name_hash ^ key).to_be_bytes()))
     }
 }

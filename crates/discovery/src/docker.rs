@@ -22,8 +22,8 @@ const LIST: &str = "/v1.41/containers/json?filters=%7B%22label%22%3A%5B%22komain
 const EVENTS: &str = "/v1.41/events?filters=%7B%22type%22%3A%5B%22container%22%2C%22network%22%5D%2C%22event%22%3A%5B%22start%22%2C%22die%22%2C%22pause%22%2C%22unpause%22%2C%22health_status%22%2C%22connect%22%2C%22disconnect%22%5D%7D";
 const AGENT: &str = concat!("komainu/", env!("CARGO_PKG_VERSION"));
 
-trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+trait DockerStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> DockerStream for T {}
 
 /// Client of the API. Each request has a connection of its own.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ impl DockerClient {
 
     async fn send(&self, path: &str) -> Result<Response<Incoming>, String> {
         let failed = |error: std::io::Error| format!("cannot connect: {error}");
-        let (stream, host): (Box<dyn Duplex>, &str) = match &self.address {
+        let (stream, host): (Box<dyn DockerStream>, &str) = match &self.address {
             DockerAddress::Unix(path) => {
                 (Box::new(UnixStream::connect(path).await.map_err(failed)?), "docker")
             }

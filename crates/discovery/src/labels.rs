@@ -49,7 +49,7 @@ pub(crate) struct LabelledSites {
 
 /// A container that is served.
 #[derive(Debug)]
-struct Container {
+struct LabelledContainer {
     /// Time of its creation and its identifier: the first one of two that contradict each other counts.
     age: (i64, String),
     name: String,
@@ -82,7 +82,7 @@ pub(crate) fn labelled_sites(list: &Value, allowed: &[HostPattern]) -> LabelledS
         found.problems.push(format!("only the first {CONTAINERS_MAX} containers are served"));
     }
     containers.sort_by(|one, other| one.age.cmp(&other.age));
-    let mut routes: BTreeMap<String, BTreeMap<PathOrder, Vec<&Container>>> = BTreeMap::new();
+    let mut routes: BTreeMap<String, BTreeMap<PathOrder, Vec<&LabelledContainer>>> = BTreeMap::new();
     for container in &containers {
         for host in &container.hosts {
             if routes.len() >= HOSTS_MAX && !routes.contains_key(host) {
@@ -107,7 +107,7 @@ pub(crate) fn labelled_sites(list: &Value, allowed: &[HostPattern]) -> LabelledS
     found
 }
 
-fn site<'c>(host: &str, groups: impl Iterator<Item = Vec<&'c Container>>) -> Value {
+fn site<'c>(host: &str, groups: impl Iterator<Item = Vec<&'c LabelledContainer>>) -> Value {
     let routes = groups.map(|group| {
         let all_are_backups = group.iter().all(|container| container.is_backup);
         let servers = group.iter().map(|container| {
@@ -151,7 +151,7 @@ fn shown(text: &str) -> String {
 ///
 /// # Errors
 /// Why it cannot be served.
-fn read_container(container: &Value, allowed: &[HostPattern]) -> Result<Option<Container>, String> {
+fn read_container(container: &Value, allowed: &[HostPattern]) -> Result<Option<LabelledContainer>, String> {
     let text = |name: &str| container.get(name).and_then(Value::as_str).unwrap_or_default();
     let status = text("Status");
     let is_running = container.get("State").is_none_or(|state| state.as_str() == Some("running"));
@@ -198,7 +198,7 @@ fn read_container(container: &Value, allowed: &[HostPattern]) -> Result<Option<C
     if let Some(text) = words.get("strip_prefix") {
         route.insert("strip_prefix".to_owned(), json!(flag("strip_prefix", text)?));
     }
-    Ok(Some(Container {
+    Ok(Some(LabelledContainer {
         age: (container.get("Created").and_then(Value::as_i64).unwrap_or(0), text("Id").to_owned()),
         name: name_of(container),
         hosts,

@@ -55,7 +55,7 @@ pub struct Found {
     pub sites: Arc<Vec<Value>>,
 }
 
-type Report = Box<dyn Fn(DiscoveryEvent) + Send + Sync>;
+type OnDiscovery = Box<dyn Fn(DiscoveryEvent) + Send + Sync>;
 
 /// What was found so far.
 #[derive(Default)]
@@ -101,7 +101,7 @@ impl Discovery {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(options: DiscoverTable, report: Report) -> io::Result<Discovery> {
+    pub fn start(options: DiscoverTable, report: OnDiscovery) -> io::Result<Discovery> {
         let state = Arc::new(DiscoveryState {
             options,
             found: Mutex::default(),
@@ -169,7 +169,7 @@ impl Discovery {
 async fn run(
     state: Arc<DiscoveryState>,
     mut received: mpsc::UnboundedReceiver<BTreeSet<DiscoveredName>>,
-    report: Arc<Report>,
+    report: Arc<OnDiscovery>,
 ) {
     if let Some(address) = state.options.docker.clone() {
         let client = DockerClient { address, timeout: state.options.timeout };
@@ -210,11 +210,11 @@ struct SourceReports {
     source: String,
     is_away: bool,
     pause: Duration,
-    report: Arc<Report>,
+    report: Arc<OnDiscovery>,
 }
 
 impl SourceReports {
-    fn new(source: String, report: Arc<Report>) -> SourceReports {
+    fn new(source: String, report: Arc<OnDiscovery>) -> SourceReports {
         SourceReports { source, is_away: false, pause: RETRY_PAUSES.0, report }
     }
 
@@ -241,7 +241,7 @@ async fn follow_name(
     state: Arc<DiscoveryState>,
     name: DiscoveredName,
     lookups: Arc<Semaphore>,
-    report: Arc<Report>,
+    report: Arc<OnDiscovery>,
 ) {
     let mut reports = SourceReports::new(name.to_string(), report);
     loop {
@@ -292,7 +292,7 @@ fn set_servers(
 }
 
 /// Lists the containers whenever an event tells that they may have changed.
-async fn follow_docker(state: Arc<DiscoveryState>, client: DockerClient, report: Arc<Report>) {
+async fn follow_docker(state: Arc<DiscoveryState>, client: DockerClient, report: Arc<OnDiscovery>) {
     let mut reports = SourceReports::new(format!("Docker ({})", client.address), report);
     let mut said = BTreeSet::new();
     loop {

@@ -139,7 +139,7 @@ impl ListenerProtocol {
 
 /// Verification of the certificates that clients show.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ClientVerification {
+pub(crate) struct ListenerVerification {
     /// Files in memory with the authorities.
     pub(crate) authorities: Vec<String>,
     /// Whether clients are served without a certificate, or with any: then they are not asked for one.
@@ -157,7 +157,7 @@ pub(crate) struct JudgedListener {
     pub(crate) address: String,
     /// Secrets with its certificates.
     pub(crate) certificates: Vec<ObjectKey>,
-    pub(crate) client: Option<ClientVerification>,
+    pub(crate) client: Option<ListenerVerification>,
     pub(crate) kinds: Vec<&'static str>,
     /// Name among all listeners.
     pub(crate) scope: String,
@@ -748,7 +748,7 @@ fn resolve_client_verification(
         let text = "no authority of client certificates is valid: see `ResolvedRefs`".to_owned();
         state.refused.get_or_insert(("NoValidCACertificate", text));
     }
-    state.client = Some(ClientVerification { authorities, is_optional: is_insecure(validation) });
+    state.client = Some(ListenerVerification { authorities, is_optional: is_insecure(validation) });
 }
 
 /// Resolves the certificate that a Gateway shows to servers.
