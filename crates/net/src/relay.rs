@@ -66,13 +66,15 @@ impl Direction {
             moved(sent);
             changed = sent > 0;
         }
+        // TLS may hold encrypted bytes, at first its session tickets: nobody else sends them.
+        let is_flushed = to.try_flush().map_err(|_| FailedSide::Receiver)?;
         if self.out.is_empty() && !self.ended && from.has_input() {
             changed |= self.read(from, to, moved)?;
         }
         if self.out.is_empty() && self.out.weight_bytes() > 0 {
             self.out = OutputBuffer::default();
         }
-        if self.ended && self.out.is_empty() && !self.end_forwarded {
+        if self.ended && self.out.is_empty() && is_flushed && !self.end_forwarded {
             self.end_forwarded = true;
             to.shutdown_write();
             changed = true;
@@ -196,9 +198,9 @@ fn interests<'l>(
     up: &Direction,
     down: &Direction,
 ) -> [(&'l Source, Interest); 2] {
-    let of_client = client
-        .interest(Interest::of(!up.ended && up.out.is_empty(), !down.out.is_empty()))
-        .or_gone(up.ended && down.is_open());
+    let of_client = Interest::of(!up.ended && up.out.is_empty(), !down.out.is_empty());
+    let of_client = if down.is_open() { client.interest(of_client) } else { of_client };
+    let of_client = of_client.or_gone(up.ended && down.is_open());
     let of_upstream = Interest::of(!down.ended && down.out.is_empty(), up.is_open() && !up.out.is_empty());
     let of_upstream = if up.is_open() { upstream.interest(of_upstream) } else { of_upstream };
     let of_upstream = of_upstream.or_gone(down.ended && up.is_open());

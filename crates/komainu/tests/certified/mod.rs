@@ -65,8 +65,8 @@ pub fn site(name: &str, tls: &str) -> String {
 
 /// Runs `openssl s_client` with `request` on its standard input and returns its output.
 pub fn s_client(rig: &Rig, arguments: &str, request: &str) -> String {
-    let mut client = Command::new("openssl")
-        .args(["s_client", "-ign_eof", "-connect", &rig.address.to_string()])
+    let mut client = Command::new("timeout")
+        .args(["30", "openssl", "s_client", "-ign_eof", "-connect", &rig.address.to_string()])
         .args(arguments.split_whitespace())
         .current_dir(rig.folder.path())
         .stdin(Stdio::piped())

@@ -421,7 +421,10 @@ fn tls_of_a_stream_is_decrypted_here() {
             assert!(shown.contains("No ALPN negotiated"), "{shown}");
         }
     }
-    let ends = ends(&rig, 4);
+    // With the request of `a.test`.
+    let mut ends = ends(&rig, 5);
+    ends.retain(|end| end.get("stream").is_some());
+    assert_eq!(ends.len(), 4, "{ends:?}");
     assert!(
         ends.iter().all(|end| end["status"] == 200 && end["end"] == "closed by the upstream server"),
         "{ends:?}"
@@ -454,6 +457,30 @@ fn stream_without_names_decrypts_every_connection() {
     let _ = plain.read_to_end(&mut got);
     assert!(!String::from_utf8_lossy(&got).contains("HTTP/1.1"), "{got:?}");
     eventually("it is logged", || rig.reported().contains("the client speaks HTTP without TLS"));
+}
+
+/// The session tickets of the handshake wait for bytes that come late.
+#[test]
+fn server_of_a_decrypted_stream_may_greet_late() {
+    let folder = certified::folder(&[("mqtt.test", "ec")]);
+    let greeter = server(|mut stream| {
+        thread::sleep(Duration::from_millis(300));
+        let _ = stream.write_all(b"late greetings\n");
+    });
+    let text = format!(
+        r#"
+        threads = 1
+        [[stream]]
+        listen = "127.0.0.1:0"
+        tls = {{ certificate = "mqtt.test.pem", key = "mqtt.test.key" }}
+        to = "{greeter}"
+        "#
+    );
+    let rig = start(folder, &text);
+    for version in ["-tls1_3", "-tls1_2"] {
+        let shown = s_client(&rig, &format!("-servername mqtt.test -CAfile ca.pem {version}"), "");
+        assert!(shown.contains("late greetings\n"), "{shown}");
+    }
 }
 
 #[test]
