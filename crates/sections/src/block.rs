@@ -22,6 +22,8 @@ pub struct FieldBlock {
     pub is_too_large: bool,
     /// Whether every name and value is valid in a message.
     pub is_valid: bool,
+    /// Number of fields that do not count towards the field limit.
+    uncounted: usize,
 }
 
 impl FieldBlock {
@@ -29,15 +31,16 @@ impl FieldBlock {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.fields.clear();
-        (self.size, self.is_too_large, self.is_valid) = (0, false, true);
+        (self.size, self.is_too_large, self.is_valid, self.uncounted) = (0, false, true, 0);
     }
 
     /// Appends a complete field line, `name: value\r\n`, unless it exceeds a limit.
     pub fn push_line(&mut self, id: Name, line: &[u8], name_len: usize, limits: &Limits) {
         let start = self.bytes.len();
-        if self.admit(name_len, line.len() - 4 - name_len, limits) {
+        let value_len = line.len() - 4 - name_len;
+        if self.admit(is_of_start_line(&line[..name_len]), name_len + value_len, limits) {
             self.bytes.extend_from_slice(line);
-            self.fields.push(field(id, start, name_len, line.len() - 4 - name_len));
+            self.fields.push(field(id, start, name_len, value_len));
         }
     }
 
@@ -45,7 +48,8 @@ impl FieldBlock {
     /// removes it again if it exceeds a limit.
     pub fn end_field(&mut self, id: Name, start: usize, name_len: usize, limits: &Limits) {
         let value_len = self.bytes.len() - start - name_len - 2;
-        if self.admit(name_len, value_len, limits) {
+        let is_of_start_line = is_of_start_line(&self.bytes[start..start + name_len]);
+        if self.admit(is_of_start_line, name_len + value_len, limits) {
             self.bytes.extend_from_slice(b"\r\n");
             self.fields.push(field(id, start, name_len, value_len));
         } else {
@@ -54,10 +58,11 @@ impl FieldBlock {
     }
 
     /// Counts a field and returns whether it is within the limits.
-    fn admit(&mut self, name_len: usize, value_len: usize, limits: &Limits) -> bool {
-        self.size = self.size.saturating_add(name_len + value_len + ENTRY_OVERHEAD_BYTES);
+    fn admit(&mut self, is_of_start_line: bool, bytes: usize, limits: &Limits) -> bool {
+        self.size = self.size.saturating_add(bytes + ENTRY_OVERHEAD_BYTES);
+        self.uncounted += usize::from(is_of_start_line && self.uncounted < UNCOUNTED_MAX);
         self.is_too_large |= self.size > limits.head_bytes_max + limits.fields_max * ENTRY_OVERHEAD_BYTES
-            || self.fields.len() >= limits.fields_max + PSEUDO_FIELDS_MAX;
+            || self.fields.len() >= limits.fields_max + self.uncounted;
         !self.is_too_large
     }
 
@@ -67,8 +72,14 @@ impl FieldBlock {
     }
 }
 
-/// Maximum number of pseudo-header fields of a request, which do not count towards the field limit.
-const PSEUDO_FIELDS_MAX: usize = 5;
+/// Maximum number of fields of a request that are part of the start line in HTTP/1: method, scheme, path and protocol.
+const UNCOUNTED_MAX: usize = 4;
+
+/// Whether a field is a pseudo-header field other than `:authority`, which is a field (`Host`) in HTTP/1 too: the limit of fields
+/// is the same in all versions.
+fn is_of_start_line(name: &[u8]) -> bool {
+    name.first() == Some(&b':') && name.get(1) != Some(&b'a')
+}
 
 fn field(id: Name, start: usize, name_len: usize, value_len: usize) -> Field {
     let value_start = start + name_len + 2;
@@ -92,6 +103,24 @@ pub fn is_valid(name: &[u8], value: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limit_of_fields_is_that_of_http1() {
+        let limits = Limits { fields_max: 3, ..Limits::default() };
+        let count = |names: &[&str]| {
+            let mut block = FieldBlock::default();
+            for name in names {
+                block.push_line(Name::Other, format!("{name}: a\r\n").as_bytes(), name.len(), &limits);
+            }
+            (!block.is_too_large).then_some(block.fields.len())
+        };
+        let request = [":method", ":scheme", ":path", ":authority", "a", "b"];
+        assert_eq!(count(&request), Some(6), "the authority is one of three");
+        assert_eq!(count(&[&request[..], &["c"]].concat()), None);
+        assert_eq!(count(&["a", "b", "c"]), Some(3));
+        assert_eq!(count(&["a", "b", "c", "d"]), None);
+        assert_eq!(count(&[":x"; 8]), None, "fields that no message has do not lift the limit");
+    }
 
     #[test]
     fn fields_with_invalid_bytes_are_rejected() {

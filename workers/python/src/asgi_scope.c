@@ -9,7 +9,7 @@
 
 static PyObject *header_names[256];
 static unsigned length_id, coding_id;
-static PyObject *get_text, *http_text, *one_one_text, *one_zero_text, *two_text, *slash_text, *empty_text;
+static PyObject *get_text, *http_text, *one_one_text, *one_zero_text, *two_text, *three_text, *slash_text, *empty_text;
 static PyObject *websocket_text, *ws_text, *wss_text;
 /* Copied for each scope. */
 static PyObject *scope_template, *scope_state, *http_extensions, *socket_extensions;
@@ -125,6 +125,8 @@ static PyObject *http_version(const komainu_field *field) {
     /* ASGI has no minor number here. */
     if (field_is(field, "HTTP/2.0"))
         return new_ref(two_text);
+    if (field_is(field, "HTTP/3.0"))
+        return new_ref(three_text);
     return field->value_len > 5 ? latin1(field->value + 5, field->value_len - 5) : new_ref(one_one_text);
 }
 
@@ -338,7 +340,7 @@ static int init_names(void) {
 int scope_init(void) {
     return init_names() == 0 && (get_text = intern("GET")) && (http_text = intern("http")) &&
                    (one_one_text = intern("1.1")) && (one_zero_text = intern("1.0")) && (two_text = intern("2")) &&
-                   (slash_text = intern("/")) && (empty_text = intern("")) &&
+                   (three_text = intern("3")) && (slash_text = intern("/")) && (empty_text = intern("")) &&
                    (websocket_text = intern("websocket")) && (ws_text = intern("ws")) && (wss_text = intern("wss"))
                ? 0
                : -1;
