@@ -599,9 +599,8 @@ impl RunningServer {
         current.generations.begin();
         current.generation.fetch_add(1, Ordering::Release);
         self.listeners.replace(listeners);
-        let mut of_listeners = options::http3_warnings(&self.listeners);
-        of_listeners.extend(warnings.iter().cloned());
-        self.log_warnings(&of_listeners);
+        warnings.splice(0..0, options::http3_warnings(&self.listeners));
+        self.log_warnings(&warnings);
         self.set_limits(&current.active_plan().config);
         if let Err(error) = self.push.apply(current.active_plan().push.clone()) {
             notices.error(&error.to_string());

@@ -203,6 +203,10 @@ fn switch_off_and_on(kind: &str) {
     let other = std::net::UdpSocket::bind(rig.address).unwrap();
     switch(true);
     rig.expect_report("HTTP/3 is not served at");
+    let pid = rig.child.id().to_string();
+    let again = crate::rig::komainu().args(["reload", "--pid", &pid]).output().unwrap();
+    let said = String::from_utf8_lossy(&[again.stdout, again.stderr].concat()).into_owned();
+    assert!(said.contains("HTTP/3 is not served at"), "who reloads learns it: {said}");
     drop(other);
     switch(true);
     eventually("the port is bound by a reload", connects);
