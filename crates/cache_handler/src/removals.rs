@@ -8,8 +8,36 @@ use aws_lc_rs::digest::{SHA256, digest};
 /// Number of keys that are told apart. Two keys in one place cost a request to the origin.
 const PLACES: usize = 4096;
 
-static ALL_S: AtomicU64 = AtomicU64::new(0);
-static BY_KEY_S: [AtomicU64; PLACES] = [const { AtomicU64::new(0) }; PLACES];
+static REMOVALS: Removals = Removals::new();
+
+/// Times of removals, in seconds since 1970.
+struct Removals {
+    /// Of responses of any keys.
+    all_s: AtomicU64,
+    by_key_s: [AtomicU64; PLACES],
+}
+
+impl Removals {
+    const fn new() -> Removals {
+        Removals { all_s: AtomicU64::new(0), by_key_s: [const { AtomicU64::new(0) }; PLACES] }
+    }
+
+    fn place(&self, hash: u64) -> &AtomicU64 {
+        &self.by_key_s[hash as usize % PLACES]
+    }
+
+    fn note_all(&self, now_s: u64) {
+        self.all_s.fetch_max(now_s, Ordering::Relaxed);
+    }
+
+    fn note_key(&self, hash: u64, now_s: u64) {
+        self.place(hash).fetch_max(now_s, Ordering::Relaxed);
+    }
+
+    fn is_removed(&self, hash: u64, stored_s: u64) -> bool {
+        stored_s <= self.all_s.load(Ordering::Relaxed).max(self.place(hash).load(Ordering::Relaxed))
+    }
+}
 
 /// Returns the number of a key, which is the same on all servers.
 pub(crate) fn key_hash(bytes: &[u8]) -> u64 {
@@ -17,23 +45,19 @@ pub(crate) fn key_hash(bytes: &[u8]) -> u64 {
     digest.as_ref().first_chunk().map_or(0, |first| u64::from_be_bytes(*first))
 }
 
-fn place(hash: u64) -> &'static AtomicU64 {
-    &BY_KEY_S[hash as usize % PLACES]
-}
-
 /// Notes that responses of any keys were removed, in seconds since 1970.
 pub(crate) fn note_all(now_s: u64) {
-    ALL_S.fetch_max(now_s, Ordering::Relaxed);
+    REMOVALS.note_all(now_s);
 }
 
 /// Notes that the responses of a key were removed.
 pub(crate) fn note_key(key: &[u8], now_s: u64) {
-    place(key_hash(key)).fetch_max(now_s, Ordering::Relaxed);
+    REMOVALS.note_key(key_hash(key), now_s);
 }
 
 /// Whether a response that was stored at this time may have been removed here since.
 pub(crate) fn is_removed(hash: u64, stored_s: u64) -> bool {
-    stored_s <= ALL_S.load(Ordering::Relaxed).max(place(hash).load(Ordering::Relaxed))
+    REMOVALS.is_removed(hash, stored_s)
 }
 
 #[cfg(test)]
@@ -42,14 +66,16 @@ mod tests {
 
     #[test]
     fn copies_are_not_older_than_removals() {
+        let removals = Removals::new();
         let (one, two) = (key_hash(b"one"), key_hash(b"two"));
-        assert!(!is_removed(one, 100));
-        note_key(b"one", 100);
+        assert!(!removals.is_removed(one, 100));
+        removals.note_key(one, 100);
+        assert!(removals.is_removed(one, 100) && removals.is_removed(one, 99));
+        assert!(!removals.is_removed(one, 101) && !removals.is_removed(two, 100));
+        removals.note_all(200);
+        removals.note_all(150);
         assert!(
-            is_removed(one, 100) && is_removed(one, 99) && !is_removed(one, 101) && !is_removed(two, 100)
+            removals.is_removed(two, 200) && removals.is_removed(one, 150) && !removals.is_removed(one, 201)
         );
-        note_all(200);
-        note_all(150);
-        assert!(is_removed(two, 200) && is_removed(one, 150) && !is_removed(one, 201));
     }
 }

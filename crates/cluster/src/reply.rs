@@ -85,7 +85,7 @@ impl Reply {
     /// Converts a parsed value.
     ///
     /// # Errors
-    /// The value is of RESP3, which was not asked for, or an error within an array.
+    /// The value is of RESP3, which was not asked for, or an error, perhaps within an array.
     pub(crate) fn of_value(value: Value) -> Result<Reply, StoreError> {
         Ok(match value {
             Value::Nil => Reply::Nil,
@@ -96,6 +96,7 @@ impl Reply {
             Value::Array(values) => {
                 Reply::List(values.into_iter().map(Reply::of_value).collect::<Result<_, _>>()?)
             }
+            Value::ServerError(error) => return Err(RedisError::from(error).into()),
             _ => return Err(unexpected("a string, a number or a list")),
         })
     }

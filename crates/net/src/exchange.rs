@@ -87,6 +87,11 @@ impl<'c> Exchange<'c> {
         self.state.client = Client { address, is_secure, trusted_dialect: Some(dialect) };
     }
 
+    /// Treats the connection's TLS session as none of the client's, because another server has made it in its name.
+    pub fn hide_tls_session(&mut self) {
+        self.state.tls = None;
+    }
+
     /// Removes fields of the request, in any spelling that applications may treat as equivalent, and adds
     /// others, as seen by upstream servers, applications, the cache and the log. Trailers lose them too.
     pub fn amend(&mut self, removed: &[Vec<u8>], own: &Fields) {

@@ -304,6 +304,7 @@ async fn respond_to_peer(table: &RouteTable, exchange: &mut Exchange<'_>) -> Res
     };
     exchange.amend(&PeerAsk::own_fields(), &Fields::new());
     exchange.set_client(ask.client, ask.is_secure, Dialect::XForwarded);
+    exchange.hide_tls_session();
     exchange.set_context(RequestContext {
         error_pages: table.pages[ask.route.0].clone(),
         empty_segments: table.empty_segments[ask.route.0],

@@ -58,7 +58,7 @@ fn start(options: DiscoverTable, notices: ErrorLog) -> io::Result<Discovery> {
             notices.info(&format!("`[discover]`: {name} has {count} servers"))
         }
         DiscoveryEvent::Sites(source, count) => {
-            notices.info(&format!("`[discover]`: the containers of {source} have {count} hosts"));
+            notices.info(&format!("`[discover]`: the hosts of containers of {source}: {count}"));
         }
         DiscoveryEvent::Problem(text) => notices.warn(&format!("`[discover]`: {text}")),
     };

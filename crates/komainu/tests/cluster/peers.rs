@@ -120,12 +120,12 @@ fn origin_is_asked_while_the_owner_is_slow_or_gone() {
     let _store = Store::start(common.path());
     let mut servers = set(common.path(), &origin, "1s");
     // A process that stands still accepts connections and answers nothing.
-    servers[2].rig.signal("STOP");
+    servers[2].rig.signal("-STOP");
     for at in 0..20 {
         let path = format!("/still/{at}");
         servers[0].rig.get(&path).expect(200, &format!("GET {path} HTTP/1.1"));
     }
-    servers[2].rig.signal("CONT");
+    servers[2].rig.signal("-CONT");
     drop(servers.pop());
     for at in 0..20 {
         let path = format!("/gone/{at}");

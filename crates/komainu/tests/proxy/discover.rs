@@ -305,7 +305,7 @@ fn containers_are_served_by_their_labels() {
     rig.expect_report("the container wrong is not served: there is no label `komainu.files`");
 
     // A reload keeps what was found.
-    rig.signal("HUP");
+    rig.signal("-HUP");
     rig.expect_report("the configuration was read again");
     assert_eq!(body("shop.test", "/a"), "shop");
 
