@@ -234,7 +234,10 @@ mod tests {
             "limit": [{ "rate": "10/s" }, { "concurrent": 5, "key": ["client", "path"] }],
             "crawlers": { "deny": ["ai-training"], "pages": "120/m" },
             "queue": { "active": 5 },
-            "cache": { "rule": [{ "ttl": "1m", "status": ["2xx", 404], "key": { "query": [] }, "strip_cookies": ["*"] }] },
+            "cache": { "rule": [
+                { "ttl": "1m", "status": ["2xx", 404], "strip_cookies": ["*"] },
+                { "path": ["/a/*"], "key": { "query": [] } },
+            ] },
             "compress": { "level": "fast" },
             "cors": { "origins": ["https://a.example.com"] },
             "request_headers": { "set": { "X-Id": "$request_id" } },
@@ -250,7 +253,7 @@ mod tests {
         assert_eq!(spec.fault, None);
         assert!(spec.guards);
         assert_eq!(spec.directives.len(), DIRECTIVES.len());
-        assert_eq!(spec.directives["cache"]["rule"][0]["key"]["query"], json!(false));
+        assert_eq!(spec.directives["cache"]["rule"][1]["key"]["query"], json!(false));
         assert_eq!(spec.directives["error_pages"], json!({ "404": "/404.html", "5xx": "/5xx.json" }));
         let places: Vec<&str> = spec.references.iter().map(|reference| reference.pointer.as_str()).collect();
         assert_eq!(places, ["/basic", "/to"]);

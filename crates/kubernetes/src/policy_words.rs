@@ -216,7 +216,10 @@ pub(crate) const TABLES: [PolicyTable; 15] = [
     PolicyTable {
         name: "Cors",
         taken: &["origins", "methods", "headers", "expose", "credentials", "max_age"],
-        refused: &[],
+        refused: &[(
+            "any_origin_credentials",
+            "every site could read the responses of those who are signed in",
+        )],
     },
     PolicyTable {
         name: "Retry",
