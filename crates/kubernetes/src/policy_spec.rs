@@ -235,8 +235,8 @@ mod tests {
             "crawlers": { "deny": ["ai-training"], "pages": "120/m" },
             "queue": { "active": 5 },
             "cache": { "rule": [
-                { "ttl": "1m", "status": ["2xx", 404], "strip_cookies": ["*"] },
-                { "path": ["/a/*"], "key": { "query": [] } },
+                { "ttl": "1m", "status": ["2xx", 404] },
+                { "path": ["/a/*"], "key": { "query": [] }, "strip_cookies": ["*"] },
             ] },
             "compress": { "level": "fast" },
             "cors": { "origins": ["https://a.example.com"] },

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::origin::{Origin, answer};
 use crate::rig::{Folder, Rig, curl, eventually, nobody, read_answer, read_to_close};
@@ -57,11 +59,15 @@ fn asked(origin: &Origin, part: &str) -> usize {
 #[test]
 fn owners_answer_the_misses_of_others() {
     let common = Folder::new();
-    let origin = Origin::start(|ask| {
+    let version = Arc::new(AtomicU32::new(1));
+    let served = version.clone();
+    let origin = Origin::start(move |ask| {
         if ask.line().contains("/private") {
             return answer("200 OK", "Cache-Control: private\r\n", "mine");
         }
-        answer("200 OK", "Cache-Control: max-age=600\r\nCache-Tag: t\r\nX-Own: o\r\n", ask.line())
+        let version = served.load(Ordering::Relaxed);
+        let fields = format!("Cache-Control: max-age=600\r\nCache-Tag: t\r\nX-Version: {version}\r\n");
+        answer("200 OK", &fields, ask.line())
     });
     let _store = Store::start(common.path());
     let servers = set(common.path(), &origin, "20s");
@@ -72,7 +78,7 @@ fn owners_answer_the_misses_of_others() {
         for turn in 0..3 {
             let answer = servers[(at + turn) % 3].rig.get(&path);
             answer.expect(200, &format!("GET {path} HTTP/1.1"));
-            answer.expect_field("X-Own", "o").expect_no_field("Komainu-Peer").expect_no_field("Cache-Tag");
+            answer.expect_field("X-Version", "1").expect_no_field("Komainu-Peer").expect_no_field("Cache-Tag");
         }
     }
     assert_eq!(asked(&origin, "/page/"), 30);
@@ -88,9 +94,10 @@ fn owners_answer_the_misses_of_others() {
 
     // A purge by a tag: copies have the tags of the origin, and none comes back from another server.
     let purge = "PURGE /page/1 HTTP/1.1\r\nHost: localhost\r\nCache-Tag: t\r\nConnection: close\r\n\r\n";
+    version.store(2, Ordering::Relaxed);
     let said = servers[0].rig.send(purge).expect_status(200).text();
     assert!(said.contains(r#""missing":[]"#), "{said}");
-    servers.iter().for_each(|server| _ = server.rig.get("/page/1?x=1").expect_no_hit());
+    servers.iter().for_each(|server| _ = server.rig.get("/page/1?x=1").expect_field("X-Version", "2"));
     // An unsafe request removes the copy of its server, which the owner does not know.
     let before = asked(&origin, "GET /page/2");
     let post =
