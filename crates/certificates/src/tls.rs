@@ -337,12 +337,18 @@ fn read_client(client: &ClientTls, files: &ConfigFiles) -> io::Result<ClientCert
             authorities_pem: authorities_pem.clone(),
             revoked_pem: vec![pem.clone()],
             is_required: client.required,
+            admits_unverified: client.unverified,
         };
         alone.check().map_err(|error| file_error("crl", path, &error))?;
         Ok(pem)
     };
     let revoked_pem = client.crl.iter().map(revoked).collect::<io::Result<_>>()?;
-    Ok(ClientCertificates { authorities_pem, revoked_pem, is_required: client.required })
+    Ok(ClientCertificates {
+        authorities_pem,
+        revoked_pem,
+        is_required: client.required && !client.unverified,
+        admits_unverified: client.unverified,
+    })
 }
 
 /// Error about a file named by `client`.

@@ -43,8 +43,11 @@ impl PeerPlan {
         let (chain, key) = &peers.identity_pem;
         let certificate = ServerCertificate::from_pem(chain, key)
             .map_err(|_| io::Error::other("the certificate of the set cannot be used"))?;
-        let client =
-            ClientCertificates { authorities_pem: chain.clone(), revoked_pem: Vec::new(), is_required: true };
+        let client = ClientCertificates {
+            authorities_pem: chain.clone(),
+            is_required: true,
+            ..ClientCertificates::default()
+        };
         let tls = TlsSite { certificates: vec![certificate], client: Some(client), uses_store: false };
         let timeout = Millis::of(table.map_or(peers.timeout, |table| table.peer_timeout));
         let options = RouteOptions {

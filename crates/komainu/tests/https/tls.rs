@@ -148,15 +148,21 @@ const SUBJECT: &str = "response_headers.set = { X-Cipher = \"$tls_cipher\", X-Cl
 
 #[test]
 fn client_certificates_are_verified_per_site() {
-    let folder = folder(&[("a.test", "ec"), ("b.test", "ec"), ("c.test", "ec")]);
+    let folder = folder(&[("a.test", "ec"), ("b.test", "ec"), ("c.test", "ec"), ("d.test", "ec")]);
     openssl(&folder, STAFF);
     let tls = |name: &str, client: &str| {
         format!("tls = {{ certificate = \"{name}.pem\", key = \"{name}.key\"{client} }}\n{SUBJECT}")
     };
     let required = tls("a.test", ", client = { ca = \"staff.pem\", crl = \"staff.crl\" }");
     let optional = tls("b.test", ", client = { ca = \"staff.pem\", required = false }");
-    let sites =
-        [site("a.test", &required), site("b.test", &optional), site("c.test", &tls("c.test", ""))].concat();
+    let unverified = tls("d.test", ", client = { ca = \"staff.pem\", unverified = true }");
+    let sites = [
+        site("a.test", &required),
+        site("b.test", &optional),
+        site("c.test", &tls("c.test", "")),
+        site("d.test", &unverified),
+    ]
+    .concat();
     let rig = start(folder, &format!("{LISTEN}{sites}"));
     let by = |name: &str, who: &str| {
         let certificate = rig.folder.at(&format!("{who}.pem"));
@@ -177,6 +183,12 @@ fn client_certificates_are_verified_per_site() {
     assert!(mallory.contains("x-client: SUCCESS CN=mallory,O=Staff"), "no list says otherwise: {mallory}");
     let nobody = fetch(&rig, "b.test", &["-i"]).unwrap();
     assert!(nobody.contains("x-client: NONE ||TLSv1.3"), "{nobody}");
+    // Any certificate will do, and none is believed.
+    for who in ["alice", "mallory", "nobody"] {
+        let any = by("d.test", who).unwrap();
+        assert!(any.contains("x-client: NONE ||TLSv1.3"), "{who}: {any}");
+    }
+    assert!(fetch(&rig, "d.test", &["-i"]).unwrap().contains("x-client: NONE ||TLSv1.3"));
     // A connection established for one site is refused (421) for another with different client requirements.
     let request = GET.replace("a.test", "c.test");
     let misdirected = s_client(&rig, "-servername b.test", &request);

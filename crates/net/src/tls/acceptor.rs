@@ -20,7 +20,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{CipherSuite, RootCertStore, ServerConfig, SignatureScheme, SupportedProtocolVersion};
 
 use super::certificate::ServerCertificate;
-use super::client_expiry::ClientTrust;
+use super::client_expiry::{ClientTrust, UnverifiedClients};
 use super::directives::TlsVersion;
 use super::pem::{certificates, describe_syntax_error, strip_byte_order_marks};
 use super::store::CertificateStore;
@@ -59,6 +59,9 @@ impl Default for TlsOptions {
     }
 }
 
+/// Bit of a policy's hash by which certificates that cannot be verified are admitted.
+pub(super) const UNVERIFIED_POLICY: u64 = 1;
+
 /// TLS settings of a site.
 #[derive(Clone, Debug, Default)]
 pub struct TlsSite {
@@ -79,6 +82,8 @@ pub struct ClientCertificates {
     pub revoked_pem: Vec<Vec<u8>>,
     /// Whether clients without a certificate are refused.
     pub is_required: bool,
+    /// Whether certificates that cannot be verified are as good as none. No certificate is known then, not even a valid one.
+    pub admits_unverified: bool,
 }
 
 impl ClientCertificates {
@@ -115,23 +120,26 @@ impl ClientCertificates {
         if !self.is_required {
             builder = builder.allow_unauthenticated();
         }
-        builder.build().map_err(|error| match error {
+        let built = builder.build().map_err(|error| match error {
             VerifierBuilderError::InvalidCrl(error) => Failure::new(format!(
                 "a certificate revocation list that is not valid ({error:?}): `openssl crl -noout -text -in FILE` shows it"
             )),
             error => Failure::new(format!("client certificates: {error}")),
-        })
+        })?;
+        Ok(if self.admits_unverified { Arc::new(UnverifiedClients(built)) } else { built })
     }
 
     /// Returns a hash of these settings, which is stored with the connections that they have admitted
     /// ([`super::TlsSession::policy`]). Never 0.
     #[must_use]
     pub fn policy(&self) -> u64 {
-        self.digest().first_chunk().map_or(1, |bytes| u64::from_be_bytes(*bytes).max(1))
+        let hash = self.digest().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        let hash = (hash & !UNVERIFIED_POLICY).max(2);
+        if self.admits_unverified { hash | UNVERIFIED_POLICY } else { hash }
     }
 
     fn digest(&self) -> Vec<u8> {
-        let mut all = vec![u8::from(self.is_required)];
+        let mut all = vec![u8::from(self.is_required) | (u8::from(self.admits_unverified) << 1)];
         for text in std::iter::once(&self.authorities_pem).chain(&self.revoked_pem) {
             all.extend_from_slice(&text.len().to_be_bytes());
             all.extend_from_slice(text);

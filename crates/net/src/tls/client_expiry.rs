@@ -66,6 +66,9 @@ struct TimedVerifier {
     expiry: ClientCertExpiry,
 }
 
+/// Asks clients for a certificate, and admits any whose key they have.
+pub(super) struct UnverifiedClients(pub(super) Arc<dyn ClientCertVerifier>);
+
 /// Returns the expiry of a certificate; 0 if it cannot be parsed.
 fn expiry_of(certificate: &CertificateDer<'_>) -> u64 {
     let parsed = X509Certificate::from_der(certificate);
@@ -121,6 +124,62 @@ impl ClientCertVerifier for TimedVerifier {
 
     fn requires_raw_public_keys(&self) -> bool {
         self.verifier.requires_raw_public_keys()
+    }
+}
+
+impl ClientCertVerifier for UnverifiedClients {
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        // A client may show the certificate of another authority.
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        self.0.requires_raw_public_keys()
+    }
+}
+
+impl fmt::Debug for UnverifiedClients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("UnverifiedClients")
     }
 }
 

@@ -131,6 +131,9 @@ directives! {
         "ca" ca: Vec<PathBuf> = required(""), OneOrMore(PathShape("a file"));
         /// Whether a client without one is refused. Otherwise the site's handlers decide by the variables.
         "required" required: bool = true, Flag;
+        /// Whether any certificate, or none, lets a client in, whatever `required` says. Clients are asked for one, and nothing of it is
+        /// used: `$tls_client_verify` is `NONE`.
+        "unverified" unverified: bool = false, Flag;
         /// Subjects of certificates; requests with another one, or without a certificate, get 403. A text, in which `*` matches any
         /// run of characters, or `"~ REGEX"`, which is found anywhere: `"~ CN=(alice|bob)(,|$)"`.
         "subject" subject: Option<ValuePattern> = absent("every subject"),

@@ -13,7 +13,7 @@ use rustls::{
 };
 
 use super::TlsSocket;
-use super::acceptor::{NotAdmitted, TlsAcceptor};
+use super::acceptor::{NotAdmitted, TlsAcceptor, UNVERIFIED_POLICY};
 use super::certificate::CertificateInfo;
 use crate::stream::Stream;
 
@@ -42,7 +42,9 @@ impl TlsSession {
         server_name: Option<&str>,
         policy: u64,
     ) -> Result<TlsSession, HandshakeFailure> {
-        let shown = tls.peer_certificates().and_then(<[_]>::first);
+        // Of those that nobody has verified, nothing is known.
+        let is_verified = policy & UNVERIFIED_POLICY == 0;
+        let shown = tls.peer_certificates().and_then(<[_]>::first).filter(|_| is_verified);
         let client = shown.map(|certificate| {
             let info = CertificateInfo::of_der(certificate);
             let info = info.map_err(|_| HandshakeFailure::of("the client's certificate cannot be read"))?;

@@ -290,6 +290,46 @@ fn client_certificate_policies_differ_and_invalid_ones_fail() {
     assert!(Client::new().presented_names(&acceptor, "a.test").is_ok(), "all stays as it was");
 }
 
+/// A client certificate whose authority nobody knows.
+#[derive(Debug)]
+struct OwnCertificate(Arc<rustls::sign::CertifiedKey>);
+
+impl rustls::client::ResolvesClientCert for OwnCertificate {
+    fn resolve(
+        &self,
+        _hints: &[&[u8]],
+        _schemes: &[SignatureScheme],
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn unverified_clients_are_asked_for_a_certificate_of_which_nothing_is_known() {
+    let certificate = ecdsa(&["authority.test"]);
+    let pem = rcgen_pem(certificate.chain_der().next().unwrap());
+    let admitting =
+        ClientCertificates { authorities_pem: pem, admits_unverified: true, ..ClientCertificates::default() };
+    let sites = |client| vec![("a.test", TlsSite { client: Some(client), ..site(&[ecdsa(&["a.test"])]) })];
+    let policy = admitting.policy();
+    let strict = ClientCertificates { admits_unverified: false, ..admitting.clone() };
+    assert_eq!(strict.policy() & super::acceptor::UNVERIFIED_POLICY, 0);
+    let acceptor = acceptor(sites(admitting), &CertificateStore::new());
+    let (_, server) = Client::new().connect(&acceptor, "a.test").unwrap();
+    assert!(server.peer_certificates().is_none());
+    let mut client = Client::new();
+    client.config.client_auth_cert_resolver =
+        Arc::new(OwnCertificate(ecdsa(&["other.test"]).certified_key()));
+    let (_, server) = client.connect(&acceptor, "a.test").unwrap();
+    assert!(server.peer_certificates().is_some(), "it was asked for");
+    let session = super::TlsSession::of(&server, Some("a.test"), policy).unwrap();
+    assert_eq!(session.client, None);
+}
+
 fn rcgen_pem(der: &[u8]) -> Vec<u8> {
     let made = std::process::Command::new("openssl")
         .args(["x509", "-inform", "DER"])
