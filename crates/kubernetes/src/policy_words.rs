@@ -223,7 +223,7 @@ pub(crate) const TABLES: [PolicyTable; 15] = [
     },
     PolicyTable {
         name: "Retry",
-        taken: &["attempts", "statuses", "non_idempotent", "body", "budget"],
+        taken: &["attempts", "statuses", "non_idempotent", "same_server", "body", "budget"],
         refused: &[],
     },
     PolicyTable {

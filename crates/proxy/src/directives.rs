@@ -372,6 +372,9 @@ directives! {
         /// Whether requests with other methods are sent again too, as if they were idempotent. An order may then be
         /// placed twice.
         "non_idempotent" non_idempotent: bool = false, Flag;
+        /// Whether the only server of a group is asked again after a connection that failed or timed out, which it most likely will
+        /// again.
+        "same_server" same_server: bool = false, Flag;
         /// Bytes of a request body that are kept for sending it again; requests with a longer body are not sent again.
         "body" body_bytes_max: u64 = "64KiB", Size { min: 0, max: 64 * MIB };
     }

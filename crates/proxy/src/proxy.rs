@@ -500,6 +500,7 @@ impl BoundProxy {
             failure,
             AttemptFailure::RetryableStatus(_) | AttemptFailure::Stale | AttemptFailure::Unprocessed
         );
+        let may_help = may_help || self.rules.options.retry.same_server;
         let alone = self.group.shared.server_count() == 1 && !may_help;
         let late = self.group.core.now() >= attempts.deadline;
         match next {

@@ -80,6 +80,34 @@ fn silent_upstream_yields_504() {
 }
 
 #[test]
+fn only_server_is_asked_again_if_retries_say_so() {
+    // The first connection of two has no answer: it is closed, or stays silent.
+    for is_silent in [false, true] {
+        let origin = Origin::start(move |mut caller, number| {
+            caller.request();
+            if number % 2 == 1 {
+                caller.send(OK.replace("200 OK", "200 OK\r\nConnection: close").as_str());
+            } else if is_silent {
+                caller.rest();
+            }
+        });
+        let mut options = impatient(&origin);
+        options.route.retry.attempts_max = 2;
+        let expected = if is_silent {
+            (504, "the upstream took too long to answer".into())
+        } else {
+            (502, "the upstream closed the connection before it answered".into())
+        };
+        assert_eq!(Rig::with(options.clone()).get("/").refused(), expected);
+        assert_eq!(origin.connections(), 1);
+        assert_eq!(Rig::with(options.clone()).get("/").text(), "ok");
+        options.route.retry.same_server = true;
+        assert_eq!(Rig::with(options).get("/").text(), "ok");
+        assert_eq!(origin.connections(), 4);
+    }
+}
+
+#[test]
 fn total_timeout_bounds_the_whole_request() {
     // An occasional byte keeps every other timeout from expiring.
     let origin = Origin::start(|mut caller, _| {
