@@ -94,6 +94,8 @@ pub(crate) struct BackendUser<'a> {
     pub(crate) namespace: &'a str,
     /// The certificate that servers with TLS are shown.
     pub(crate) client: Option<&'a ClientCertificate>,
+    /// The cookie that keeps a session at its server.
+    pub(crate) session: Option<&'a str>,
 }
 
 /// A port of a Service that a reference names.
@@ -129,9 +131,15 @@ impl BackendSource<'_> {
         };
         groups.services.insert(service.clone());
         let mut extra = Map::new();
+        // Namespaces have no underscore, so that no Secret's name makes the name of another group.
         let mut name = format!("{}.{}.{number}", service.namespace, service.name);
         if is_http2 && !is_h2c {
             name += ".h2";
+        }
+        if let Some(cookie) = user.session {
+            // Balancing belongs to the group, so that routes with another cookie have another one.
+            name += &format!(".session_{cookie}");
+            extra.insert("balance".to_owned(), json!(format!("sticky:{cookie}")));
         }
         match tls {
             BackendTls::None => {}
@@ -141,7 +149,7 @@ impl BackendSource<'_> {
                     table.insert("certificate".to_owned(), json!(certificate));
                     table.insert("key".to_owned(), json!(key));
                     // Other Gateways have other certificates.
-                    name += &format!(".{}.{}", secret.namespace, secret.name);
+                    name += &format!(".client_{}.{}", secret.namespace, secret.name);
                 }
                 extra.insert("tls".to_owned(), Value::Object(table));
                 if is_http2 {
@@ -290,7 +298,7 @@ impl BackendSource<'_> {
 
     /// Whether an address is one that pods have. The API server refuses others; here is a second check, because such an
     /// address could be this server's own control interface, or the metadata of a cloud.
-    fn is_usable(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_usable(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let is_local = match address {
             IpAddr::V4(address) => address.is_link_local(),

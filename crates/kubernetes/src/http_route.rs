@@ -71,7 +71,12 @@ impl<'a> RuledRoute<'a> {
 
     /// The route at a listener, as backends see it.
     fn user(&'a self, listener: &'a ListenerPort) -> BackendUser<'a> {
-        BackendUser { kind: self.kind, namespace: &self.key.namespace, client: listener.client.as_ref() }
+        BackendUser {
+            kind: self.kind,
+            namespace: &self.key.namespace,
+            client: listener.client.as_ref(),
+            session: None,
+        }
     }
 }
 
@@ -273,9 +278,6 @@ impl RuleTranslator<'_, '_> {
             _ => _ = table.insert("mirror".to_owned(), Value::Array(mirrors)),
         }
         let session = self.rule.session_persistence.as_ref().map(session_cookie).transpose()?;
-        if let Some(cookie) = &session {
-            proxy.insert("balance".to_owned(), json!(format!("sticky:{cookie}")));
-        }
         if let Some(asked) = redirect {
             let (prefix, status) = redirect_prefix(asked, self.listener)?;
             let path = match &asked.path {
@@ -321,7 +323,7 @@ impl RuleTranslator<'_, '_> {
             let codes: Vec<u16> = retry.codes.clone();
             proxy.insert(
                 "retry".to_owned(),
-                json!({ "attempts": attempts, "statuses": codes, "budget": 100 }),
+                json!({ "attempts": attempts, "statuses": codes, "budget": 100, "same_server": true }),
             );
         }
         Ok(())
@@ -352,7 +354,7 @@ impl RuleTranslator<'_, '_> {
     ) -> Result<(), String> {
         let mut branches = Vec::new();
         for reference in &self.rule.backend_refs {
-            let user = self.route.user(self.listener);
+            let user = BackendUser { session, ..self.route.user(self.listener) };
             let resolved = self.source.resolve(user, reference, self.groups);
             let weight = reference.weight.unwrap_or(1).min(1_000_000);
             let action = match resolved {

@@ -517,7 +517,8 @@ impl PolicyResolver<'_, '_> {
         let key = self.object_key(reference);
         let backend =
             BackendReference { name: key.name.clone(), port: Some(port), ..BackendReference::default() };
-        let user = BackendUser { kind: "KomainuPolicy", namespace: &key.namespace, client: None };
+        let user =
+            BackendUser { kind: "KomainuPolicy", namespace: &key.namespace, client: None, session: None };
         let found = self.source.resolve(user, &backend, groups);
         let found = found.map_err(|(reason, text)| unresolved(reference, reason, &text))?;
         match (found, path) {

@@ -230,7 +230,8 @@ fn attach_routes(
             Kind::GrpcRoute => objects.grpc_routes.get(&key).map(|found| grpc_rules(&key, found)),
             kind => {
                 let found = stream_routes(objects, kind).get(&key);
-                let user = BackendUser { kind: kind.name(), namespace: &key.namespace, client: None };
+                let user =
+                    BackendUser { kind: kind.name(), namespace: &key.namespace, client: None, session: None };
                 route.stream = found
                     .map_or_else(Map::new, |found| stream_servers(user, found, source, &mut route.faults));
                 continue;
@@ -657,8 +658,11 @@ fn tls_table(listener: &JudgedListener) -> Value {
     let paths: Vec<(String, String)> = listener.certificates.iter().map(certificate_paths).collect();
     let (chains, keys): (Vec<String>, Vec<String>) = paths.into_iter().unzip();
     let mut tls = json!({ "certificate": chains, "key": keys });
-    if let Some(client) = listener.client.as_ref().filter(|client| !client.is_optional) {
+    if let Some(client) = &listener.client {
         tls["client"] = json!({ "ca": client.authorities });
+        if client.is_optional {
+            tls["client"]["unverified"] = json!(true);
+        }
     }
     if listener.protocol == ListenerProtocol::Https {
         tls["scope"] = json!(listener.scope);

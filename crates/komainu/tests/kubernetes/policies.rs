@@ -109,6 +109,7 @@ fn policy_limits_and_its_server_decides() {
         "auth: {ask: {name: portal, port: 80, path: /verify}}\n  limit: [{rate: 2/d, key: [all]}]";
     cluster.api.apply_yaml(&policy("guard", "shop", "kind: HTTPRoute, name: app", directives));
     eventually("the portal is asked", || {
+        ask(&cluster, "");
         portal.asks().iter().any(|ask| ask.line().starts_with("GET /verify"))
     });
     eventually("the limit counts", || ask(&cluster, "").is_some_and(|answer| answer.0 == 429));
