@@ -114,6 +114,11 @@ impl ApiServer {
         });
     }
 
+    pub fn object(&self, plural: &str, namespace: &str, name: &str) -> Option<Value> {
+        let key = (plural.to_owned(), namespace.to_owned(), name.to_owned());
+        self.lock().objects.get(&key).cloned()
+    }
+
     pub fn status(&self, plural: &str, namespace: &str, name: &str) -> Value {
         let key = (plural.to_owned(), namespace.to_owned(), name.to_owned());
         self.lock().objects.get(&key).map(|object| object["status"].clone()).unwrap_or_default()
@@ -226,12 +231,20 @@ impl ApiServer {
         match (method.as_str(), rest) {
             ("GET", [_]) if parameter("watch").is_some() => {
                 let since = parameter("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
-                self.serve_watch(stream, &plural, since)
+                self.serve_watch(stream, &plural, since, &TypeSelector::of(parameter("fieldSelector")))
             }
-            ("GET", [_]) => self.serve_list(stream, &plural, namespace),
+            ("GET", [_]) => {
+                let selector = TypeSelector::of(parameter("fieldSelector"));
+                self.serve_list(stream, &plural, namespace, &selector)
+            }
             ("POST", ["events"]) => {
                 let (status, answer) = self.create_event(namespace, body);
                 answer_json(&mut stream, status, &answer)
+            }
+            // Applied as a whole.
+            ("PATCH", [_, _]) if parameter("fieldManager").is_some() => {
+                self.apply(body.clone());
+                answer_json(&mut stream, 200, &body)
             }
             ("PATCH", [_, name, "status"]) => {
                 let (status, answer) = self.patch(&plural, namespace, name, &body);
@@ -241,7 +254,13 @@ impl ApiServer {
         }
     }
 
-    fn serve_list(&self, mut stream: TcpStream, plural: &str, namespace: &str) -> Option<()> {
+    fn serve_list(
+        &self,
+        mut stream: TcpStream,
+        plural: &str,
+        namespace: &str,
+        selector: &TypeSelector,
+    ) -> Option<()> {
         let (list, lie) = {
             let mut state = self.lock();
             *state.lists.entry(plural.to_owned()).or_default() += 1;
@@ -249,7 +268,8 @@ impl ApiServer {
                 .objects
                 .iter()
                 .filter(|((kind, of, _), _)| kind == plural && (namespace.is_empty() || of == namespace));
-            let items: Vec<&Value> = of_kind.map(|(_, object)| object).collect();
+            let items: Vec<&Value> =
+                of_kind.map(|(_, object)| object).filter(|object| selector.selects(object)).collect();
             let list =
                 json!({ "metadata": { "resourceVersion": state.version.to_string() }, "items": items });
             (list, state.lie.clone().filter(|(kind, ..)| kind == plural))
@@ -264,7 +284,13 @@ impl ApiServer {
         None
     }
 
-    fn serve_watch(&self, mut stream: TcpStream, plural: &str, mut since: u64) -> Option<()> {
+    fn serve_watch(
+        &self,
+        mut stream: TcpStream,
+        plural: &str,
+        mut since: u64,
+        selector: &TypeSelector,
+    ) -> Option<()> {
         stream
             .write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
             .ok()?;
@@ -290,7 +316,7 @@ impl ApiServer {
             let first = state.events.partition_point(|(version, ..)| *version <= since);
             let new: Vec<(u64, Value)> = state.events[first..]
                 .iter()
-                .filter(|(_, kind, ..)| kind == plural)
+                .filter(|(_, kind, _, object)| kind == plural && selector.selects(object))
                 .map(|(version, _, kind, object)| (*version, json!({ "type": kind, "object": object })))
                 .collect();
             if new.is_empty() {
@@ -380,6 +406,25 @@ impl ApiServer {
         let state = self.lock();
         let lease = state.objects.iter().find(|((plural, ..), _)| plural == "leases")?.1;
         lease["spec"]["holderIdentity"].as_str().map(str::to_owned)
+    }
+}
+
+/// Conditions of a Secret's type: `type=TYPE` and `type!=TYPE`.
+struct TypeSelector(Vec<(bool, String)>);
+
+impl TypeSelector {
+    fn of(parameter: Option<&str>) -> TypeSelector {
+        let text = parameter.unwrap_or_default().replace("%3D", "=").replace("%2F", "/");
+        let conditions = text.split(',').filter_map(|condition| {
+            let (name, kind) = condition.split_once('=')?;
+            Some((name == "type", kind.to_owned()))
+        });
+        TypeSelector(conditions.collect())
+    }
+
+    fn selects(&self, object: &Value) -> bool {
+        let kind = object["type"].as_str().unwrap_or("Opaque");
+        self.0.iter().all(|(is_wanted, of)| (kind == of) == *is_wanted)
     }
 }
 

@@ -124,6 +124,10 @@ fn urls_of_annotations_lead_to_no_address_of_this_machine() {
     let get = |path: &str| try_get(web, "shop.example.com", path).unwrap_or_default();
     // Endpoints at loopback addresses are left out too.
     eventually("it serves", || get("/open").starts_with("HTTP/1.1 503 "));
-    assert!(get("/asks").starts_with("HTTP/1.1 50"), "{}", get("/asks"));
+    assert!(get("/asks").starts_with("HTTP/1.1 403 "), "{}", get("/asks"));
+    let notes = || api.events_about("shop", "asks");
+    eventually("an Event says why", || {
+        notes().iter().any(|(_, note)| note.contains("address of this machine"))
+    });
     assert!(secret.seen.lock().unwrap().asks.is_empty());
 }

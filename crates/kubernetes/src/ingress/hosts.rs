@@ -4,6 +4,7 @@
 //! that namespace count. Others may add paths that no older Ingress has; their expressions come after all other paths.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -1034,6 +1035,10 @@ impl IngressJudge<'_, '_> {
     /// Finds the servers of a URL: those of a Service, if its host is the name of one.
     fn url_group(&mut self, at: usize, url: &NamedUrl, what: &str) -> Result<UrlServers, String> {
         let key = self.ingresses[at].key.clone();
+        let address = url.host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+        if address.is_ok_and(|address| !self.source.is_usable(address)) {
+            return Err(format!("{what}: {} is an address of this machine or of a link", url.host));
+        }
         let Some(service) = url.service(self.objects, &key.namespace) else {
             return Ok(UrlServers::External);
         };
