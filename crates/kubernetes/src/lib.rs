@@ -25,6 +25,7 @@
 //! | `stream_route` | TLSRoutes, TCPRoutes and UDPRoutes as streams |
 //! | `attach` | the listeners of a route, and its status |
 //! | `ingress` | Ingresses, with the annotations of ingress-nginx |
+//! | `gateway_services` | Services of Gateways, with the labels and annotations of their `infrastructure` |
 //! | `config_reader` | the tree of a configuration, of which only what has changed is read |
 //! | `changes` | what a new configuration changes |
 //! | `translate` | a snapshot of objects to a configuration and to statuses, without I/O and clocks |
@@ -56,6 +57,7 @@ mod grpc_route;
 mod stream_route;
 mod attach;
 pub mod ingress;
+pub mod gateway_services;
 pub mod config_reader;
 pub mod changes;
 pub mod translate;

@@ -142,7 +142,7 @@ impl ListenerProtocol {
 pub(crate) struct ListenerVerification {
     /// Files in memory with the authorities.
     pub(crate) authorities: Vec<String>,
-    /// Whether clients are served without a certificate, or with any: then they are not asked for one.
+    /// Whether clients are served without a certificate, or with any.
     pub(crate) is_optional: bool,
 }
 
@@ -245,6 +245,11 @@ impl JudgedListener {
 }
 
 impl JudgedGateways {
+    /// Returns the addresses of the pool that Gateways have.
+    pub(crate) fn addresses(&self) -> BTreeMap<ObjectKey, IpAddr> {
+        self.gateways.iter().filter_map(|gateway| Some((gateway.key.clone(), gateway.address?))).collect()
+    }
+
     /// Returns the Gateway of a parent reference, and the listeners that it means: those of the Gateway, or of a ListenerSet.
     pub(crate) fn parent(&self, kind: &str, key: &ObjectKey) -> Option<(usize, Range<usize>)> {
         match kind {
@@ -325,8 +330,8 @@ impl JudgedGateway {
         self.client_certificate.as_ref()?.as_ref().ok()
     }
 
-    /// Returns the Gateway's status.
-    pub(crate) fn status(&self, options: &TranslateOptions) -> Value {
+    /// Returns the Gateway's status. `shared` are the addresses of a Gateway that has none of its own.
+    pub(crate) fn status(&self, shared: &[String]) -> Value {
         let generation = self.gateway.metadata.generation;
         let own = self.own_listeners();
         let valid = own.iter().filter(|listener| listener.is_valid()).count();
@@ -377,9 +382,7 @@ impl JudgedGateway {
         }
         let addresses: Vec<Value> = match self.address {
             Some(address) => vec![json!({ "type": "IPAddress", "value": address.to_string() })],
-            None if self.is_addressed => {
-                options.status_addresses.iter().map(|text| address_json(text)).collect()
-            }
+            None if self.is_addressed => shared.iter().map(|text| address_json(text)).collect(),
             None => Vec::new(),
         };
         let listeners: Vec<Value> = own.iter().map(|listener| listener.status(generation)).collect();
@@ -558,7 +561,8 @@ fn refused_gateway(gateway: &Gateway) -> Option<ConditionFault> {
     Some(("InvalidParameters", text))
 }
 
-/// Gives each Gateway an address of the pool: the one that it asks for, the one that it has by its status, or the next.
+/// Gives each Gateway an address of the pool: the one that it asks for, the one that it has by its status, the one that it was given
+/// last, or the next.
 fn assign_addresses(
     gateways: &[(&ObjectKey, &Arc<Gateway>)],
     options: &TranslateOptions,
@@ -576,9 +580,16 @@ fn assign_addresses(
         let address = gateway.status.pointer("/addresses/0/value").and_then(Value::as_str)?;
         asked(gateway).is_none().then(|| address.to_owned())
     };
-    for wish in [&asked as &dyn Fn(&Gateway) -> Option<String>, &known] {
+    // Before its status comes back from the API server, a Gateway keeps what it has been given.
+    let given = |key: &ObjectKey, gateway: &Gateway| {
+        let address = options.assigned.get(key)?;
+        asked(gateway).is_none().then(|| address.to_string())
+    };
+    let wishes: [&dyn Fn(&ObjectKey, &Gateway) -> Option<String>; 3] =
+        [&|_, gateway| asked(gateway), &|_, gateway| known(gateway), &given];
+    for wish in wishes {
         for (key, gateway) in gateways {
-            let address = wish(gateway).and_then(|text| text.parse().ok());
+            let address = wish(key, gateway).and_then(|text| text.parse().ok());
             if let Some(address) =
                 address.filter(|_| !assigned.contains_key(*key)).filter(|one| left.remove(one))
             {

@@ -290,7 +290,7 @@ api_structs! {
     /// The objects that may be referred to.
     GrantTo { group: String, kind: String, name: Option<String> }
     /// A Service.
-    Service { metadata: Metadata, spec: ServiceSpec }
+    Service { metadata: Metadata, spec: ServiceSpec, status: ServiceStatus }
     /// Its specification.
     ServiceSpec {
         ports: Vec<ServicePort>,
@@ -298,12 +298,24 @@ api_structs! {
         #[serde(rename = "clusterIP")]
         cluster_ip: Option<String>,
     }
+    /// Its status.
+    ServiceStatus { load_balancer: LoadBalancerStatus }
+    /// Addresses of a load balancer.
+    LoadBalancerStatus { ingress: Vec<LoadBalancerIngress> }
+    /// An address of a load balancer.
+    LoadBalancerIngress { ip: Option<String>, hostname: Option<String> }
     /// A port of a Service.
     ServicePort { name: Option<String>, port: u16, protocol: Option<String>, app_protocol: Option<String> }
     /// Endpoints of a Service.
     EndpointSlice { metadata: Metadata, address_type: String, endpoints: Vec<Endpoint>, ports: Vec<EndpointPort> }
     /// One endpoint.
-    Endpoint { addresses: Vec<String>, conditions: EndpointConditions, hints: EndpointHints }
+    Endpoint {
+        addresses: Vec<String>,
+        conditions: EndpointConditions,
+        hints: EndpointHints,
+        node_name: Option<String>,
+        zone: Option<String>,
+    }
     /// Zones and nodes whose requests an endpoint should get.
     EndpointHints { for_zones: Vec<EndpointHint>, for_nodes: Vec<EndpointHint> }
     /// A zone or node.
@@ -838,7 +850,7 @@ same_meaning! {
     BackendTlsPolicy: spec;
     KomainuPolicy: spec;
     ReferenceGrant: spec;
-    Service: spec;
+    Service: spec, status;
     EndpointSlice: address_type, endpoints, ports;
     Namespace: metadata;
     Secret: data, r#type;

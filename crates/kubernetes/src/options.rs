@@ -20,6 +20,8 @@ pub struct TranslateOptions {
     pub gateway_class: Option<String>,
     /// Addresses, of which each Gateway gets one. If empty, all Gateways share every address of the machine.
     pub pool: Vec<IpAddr>,
+    /// Addresses of the pool that Gateways had at the last translation.
+    pub assigned: BTreeMap<ObjectKey, IpAddr>,
     /// Addresses in the status of Gateways that share every address.
     pub status_addresses: Vec<String>,
     /// Addresses of listeners that cannot be bound, with the reason.
@@ -28,10 +30,21 @@ pub struct TranslateOptions {
     pub allows_loopback: bool,
     /// Where this replica runs.
     pub place: ReplicaPlace,
+    /// Services that are made for Gateways; `None` for none.
+    pub gateway_services: Option<GatewayServiceOptions>,
     /// Settings of Ingresses.
     pub ingress: IngressOptions,
     /// Directives of the server itself: the top of a configuration file.
     pub base: Map<String, Value>,
+}
+
+/// How the Services of Gateways are made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayServiceOptions {
+    /// `ClusterIP`, `NodePort` or `LoadBalancer`.
+    pub kind: String,
+    /// The Service of the pods that serve all Gateways; `None` if each Gateway has an address of its own.
+    pub pods: Option<ObjectKey>,
 }
 
 /// Settings of Ingresses that do not come from objects.
@@ -90,8 +103,18 @@ impl StatusCondition {
     }
 }
 
-/// Features of Gateway API that are declared in the status of a GatewayClass, sorted.
-pub(crate) const FEATURES: &[&str] = &[
+/// Returns the features of Gateway API that are declared in the status of a GatewayClass, sorted.
+pub(crate) fn supported_features(options: &TranslateOptions) -> Vec<&'static str> {
+    let mut features = FEATURES.to_vec();
+    if options.gateway_services.is_some() {
+        features.push("GatewayInfrastructure");
+        features.sort_unstable();
+    }
+    features
+}
+
+/// Features that every setting has.
+const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
     "BackendTLSPolicySANValidation",
     "GRPCRoute",
@@ -129,6 +152,8 @@ pub(crate) const FEATURES: &[&str] = &[
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
     "HTTPRouteRetry",
+    "HTTPRouteRetryBackendTimeout",
+    "HTTPRouteRetryConnectionError",
     "HTTPRouteSchemeRedirect",
     "ListenerSet",
     "ReferenceGrant",

@@ -20,6 +20,7 @@ use crate::client::{ApiClient, ApiError, WatchEvent};
 use crate::config_reader::ConfigReader;
 use crate::controller_status::{SharedStatus, now_unix_ms};
 use crate::events::{EventLedger, event_json};
+use crate::gateway_services::WantedObject;
 use crate::ingress::ObjectEvent;
 use crate::lease::{LeaseHolder, RENEW_INTERVAL, now_text};
 use crate::objects::{Kind, ObjectKey, Objects, object_key};
@@ -115,6 +116,8 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
         options.identity.clone(),
         log.clone(),
     ));
+    let (objects, to_apply) = watch::channel(Arc::new(Vec::new()));
+    tokio::spawn(write_objects(client.clone(), to_apply, is_leader.clone(), log.clone()));
     let (wanted, to_write) = watch::channel(Arc::new(Vec::new()));
     tokio::spawn(write_statuses(client, to_write, is_leader.clone(), events.clone(), log.clone()));
     let mut controller = Controller {
@@ -128,6 +131,7 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
         applied_addresses: BTreeSet::new(),
         apply,
         wanted,
+        wanted_objects: objects,
         warnings,
         statuses: Vec::new(),
         settled: HashMap::new(),
@@ -283,7 +287,7 @@ async fn hold_lease(
 async fn write_events(
     client: ApiClient,
     mut present: watch::Receiver<Arc<Vec<ObjectEvent>>>,
-    is_leader: watch::Receiver<bool>,
+    mut is_leader: watch::Receiver<bool>,
     identity: String,
     log: ErrorLog,
 ) {
@@ -292,10 +296,13 @@ async fn write_events(
     loop {
         // Also without changes, for those that wait and those that last.
         let pause = if ledger.has_waiting() { EVENTS_PAUSE } else { EVENTS_PAUSE_MAX };
-        if let Ok(Err(_)) = tokio::time::timeout(pause, present.changed()).await {
-            return;
+        tokio::select! {
+            changed = present.changed() => if changed.is_err() { return },
+            // Warnings may be older than the Lease.
+            changed = is_leader.changed() => if changed.is_err() { return },
+            () = sleep(pause) => {}
         }
-        if !*is_leader.borrow() {
+        if !*is_leader.borrow_and_update() {
             continue;
         }
         let warnings = present.borrow_and_update().clone();
@@ -314,6 +321,45 @@ async fn write_events(
             }
         }
         sleep(EVENTS_GAP).await;
+    }
+}
+
+/// Creates and changes objects while this replica holds the Lease. The watch brings them back, so that none is written twice.
+async fn write_objects(
+    client: ApiClient,
+    mut wanted: watch::Receiver<Arc<Vec<WantedObject>>>,
+    mut is_leader: watch::Receiver<bool>,
+    log: ErrorLog,
+) {
+    let mut is_reported = false;
+    let mut has_failed = false;
+    loop {
+        tokio::select! {
+            changed = wanted.changed() => if changed.is_err() { return },
+            changed = is_leader.changed() => if changed.is_err() { return },
+            () = sleep(RETRY_INTERVAL), if has_failed => {}
+        }
+        if !*is_leader.borrow_and_update() {
+            continue;
+        }
+        has_failed = false;
+        let objects = wanted.borrow_and_update().clone();
+        for WantedObject { kind, key, object } in objects.iter() {
+            let path = kind.path(kind.resource().1[0], &key.namespace, &key.name);
+            let path = format!("{path}?fieldManager=komainu&force=true");
+            let media_type = "application/apply-patch+yaml";
+            match client.request(Method::PATCH, &path, Some((media_type, object))).await {
+                Ok(_) => {}
+                // The namespace, or the Gateway, is going.
+                Err(ApiError::Status(404, _)) => {}
+                Err(error) => {
+                    has_failed = true;
+                    if !std::mem::replace(&mut is_reported, true) {
+                        log.warn(&format!("the {} {key} cannot be written: {error}", kind.name()));
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -398,6 +444,8 @@ struct Controller {
     applied_addresses: BTreeSet<String>,
     apply: SharedApply,
     wanted: watch::Sender<Arc<Vec<StatusWrite>>>,
+    /// Objects that are absent or have another content.
+    wanted_objects: watch::Sender<Arc<Vec<WantedObject>>>,
     statuses: Vec<DesiredStatus>,
     /// Objects whose status is as it should be: their version, and a hash of that status.
     settled: HashMap<(Kind, ObjectKey), (String, u64)>,
@@ -502,6 +550,7 @@ impl Controller {
         self.options.unusable.clear();
         let mut translated = self.translate().await;
         if let Ok(translation) = &translated {
+            self.options.assigned.clone_from(&translation.assigned);
             self.options.unusable = self.unusable_addresses(&translation.addresses);
             if !self.options.unusable.is_empty() {
                 if !was_unusable {
@@ -527,7 +576,14 @@ impl Controller {
                 return;
             }
         };
-        let ClusterConfig { config, files, statuses, addresses, events, .. } = translation;
+        let ClusterConfig { config, files, statuses, addresses, events, wanted, .. } = translation;
+        let wanted = Arc::new(wanted);
+        self.wanted_objects.send_if_modified(|known| {
+            *known != wanted && {
+                *known = wanted;
+                true
+            }
+        });
         let warnings = Arc::new(events);
         self.warnings.send_if_modified(|known| {
             *known != warnings && {

@@ -5,6 +5,7 @@
 //! configuration's own checks find concerns the object of that place alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use config::{Config, Finding, Severity};
@@ -16,6 +17,7 @@ use crate::attach::{AttachedRoute, ClaimedHosts, OfferedRoute, attach, wider_hos
 use crate::backend_tls::BackendTlsPolicies;
 use crate::backends::{BackendGroups, BackendSource, BackendUser, index_endpoints};
 use crate::config_reader::ConfigReader;
+use crate::gateway_services::{WantedObject, service_addresses, wanted_services};
 use crate::grpc_route::grpc_rules;
 use crate::http_route::{ListenerPort, RouteEntry, failing_table, http_rules, route_entries};
 use crate::ingress::{IngressSet, IngressState, ObjectEvent, judge_ingresses};
@@ -23,7 +25,7 @@ use crate::listeners::{
     JudgedGateway, JudgedGateways, JudgedListener, ListenerProtocol, certificate_paths, judge_gateways,
 };
 use crate::objects::{Kind, ObjectKey, Objects, StreamRoute, Table};
-use crate::options::{CONTROLLER_NAME, FEATURES, StatusCondition, TranslateOptions};
+use crate::options::{CONTROLLER_NAME, StatusCondition, TranslateOptions, supported_features};
 use crate::policies::{AppliedPolicy, PolicySet, judge_policies};
 use crate::stream_route::{refusing_stream, stream_servers};
 
@@ -55,6 +57,10 @@ pub struct ClusterConfig {
     pub addresses: BTreeSet<String>,
     /// Warnings about objects that have no status for them.
     pub events: Vec<ObjectEvent>,
+    /// Objects that are absent or have another content.
+    pub wanted: Vec<WantedObject>,
+    /// Addresses of the pool that Gateways have: [`TranslateOptions::assigned`] of the next translation.
+    pub assigned: BTreeMap<ObjectKey, IpAddr>,
 }
 
 /// Translates objects, of which nothing is known.
@@ -133,7 +139,8 @@ fn translate_by(
         let class = &objects.gateway_classes[&ObjectKey::new("", name)];
         let accepted =
             StatusCondition::new("Accepted", true, "Accepted", "Komainu serves Gateways of this class");
-        let features: Vec<Value> = FEATURES.iter().map(|name| json!({ "name": name })).collect();
+        let features: Vec<Value> =
+            supported_features(options).iter().map(|name| json!({ "name": name })).collect();
         let status = json!({
             "conditions": [accepted.json(class.metadata.generation)],
             "supportedFeatures": features,
@@ -143,7 +150,13 @@ fn translate_by(
     let desired =
         |kind: Kind, key: &ObjectKey, status: Value| DesiredStatus { kind, key: key.clone(), status };
     let judged = &gateways.gateways;
-    statuses.extend(judged.iter().map(|state| desired(Kind::Gateway, &state.key, state.status(options))));
+    statuses.extend(judged.iter().map(|state| {
+        let addresses = match options.gateway_services {
+            Some(_) => service_addresses(objects, state),
+            None => options.status_addresses.clone(),
+        };
+        desired(Kind::Gateway, &state.key, state.status(&addresses))
+    }));
     statuses.extend(gateways.sets.iter().map(|set| desired(Kind::ListenerSet, &set.key, set.status(judged))));
     statuses.extend(routes.iter().map(|route| desired(route.kind, &route.key, route.status())));
     statuses
@@ -154,9 +167,11 @@ fn translate_by(
     let served = judged.iter().flat_map(|gateway| &gateway.listeners).filter(|listener| listener.is_served());
     let mut addresses: BTreeSet<String> = served.map(JudgedListener::bind_address).collect();
     addresses.extend(ingresses.addresses());
-    let events = ingresses.events();
+    let (wanted, mut events) = wanted_services(objects, judged, options);
+    let assigned = gateways.addresses();
+    events.extend(ingresses.events());
     let files = files.into_iter().map(|(path, content)| (PathBuf::from(path), content)).collect();
-    Ok(ClusterConfig { config, tree: Value::Null, files, statuses, addresses, events })
+    Ok(ClusterConfig { config, tree: Value::Null, files, statuses, addresses, events, wanted, assigned })
 }
 
 /// Returns the addresses and hosts that Gateways have.

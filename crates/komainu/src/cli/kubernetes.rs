@@ -11,7 +11,7 @@ use kubernetes::account::ApiAccount;
 use kubernetes::changes::ClusterChange;
 use kubernetes::controller_status::SharedStatus;
 use kubernetes::objects::ObjectKey;
-use kubernetes::options::{IngressOptions, TranslateOptions};
+use kubernetes::options::{GatewayServiceOptions, IngressOptions, TranslateOptions};
 use kubernetes::run::{self, ControllerOptions};
 use kubernetes::zones::ReplicaPlace;
 use net::Listen;
@@ -48,7 +48,7 @@ pub(crate) struct KubernetesArguments {
     #[arg(long, value_name = "ADDR", default_value = ":443", value_parser = parse_listen)]
     pub(crate) ingress_https: Listen,
     /// Secret with the certificate for hosts of Ingresses that name none: NAMESPACE/NAME
-    #[arg(long, value_name = "SECRET", value_parser = parse_secret)]
+    #[arg(long, value_name = "SECRET", value_parser = parse_object)]
     pub(crate) default_certificate: Option<ObjectKey>,
     /// `Strict-Transport-Security` of Ingresses with TLS; `off` for none
     #[arg(long, value_name = "VALUE", default_value = "max-age=31536000; includeSubDomains")]
@@ -66,6 +66,12 @@ pub(crate) struct KubernetesArguments {
     /// Address in the status of Gateways that share all addresses: that of the load balancer. May be repeated
     #[arg(long, value_name = "ADDRESS", conflicts_with = "addresses")]
     pub(crate) status_address: Vec<String>,
+    /// Make a Service of this type for each Gateway, in its namespace, with the labels and annotations of its `infrastructure`
+    #[arg(long, value_name = "TYPE", value_parser = ["ClusterIP", "NodePort", "LoadBalancer"])]
+    pub(crate) gateway_services: Option<String>,
+    /// Service of these pods, whose endpoints the Services of Gateways get where Gateways share all addresses: NAMESPACE/NAME
+    #[arg(long, value_name = "SERVICE", value_parser = parse_object, requires = "gateway_services", conflicts_with = "addresses")]
+    pub(crate) own_service: Option<ObjectKey>,
     /// Directives of the server itself, such as [limits], [control] and [cluster]; sites come from the cluster alone
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -95,7 +101,7 @@ pub(crate) struct KubernetesArguments {
     pub(crate) control: Option<Listen>,
 }
 
-fn parse_secret(text: &str) -> Result<ObjectKey, String> {
+fn parse_object(text: &str) -> Result<ObjectKey, String> {
     match text.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
             Ok(ObjectKey::new(namespace, name))
@@ -181,6 +187,10 @@ pub(crate) fn serve_cluster(
                 hsts: Some(given.ingress_hsts.clone()).filter(|value| value != "off"),
                 trusts_proxies: !given.trusted_proxy.is_empty(),
             },
+            gateway_services: given
+                .gateway_services
+                .clone()
+                .map(|kind| GatewayServiceOptions { kind, pods: given.own_service.clone() }),
             base: base(given, own, true),
             ..TranslateOptions::default()
         },

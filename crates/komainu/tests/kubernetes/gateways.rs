@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use crate::api_server::ApiServer;
-use crate::cluster::{Cluster, condition, controller, gateway, named, route, service, try_get};
+use crate::cluster::{
+    Cluster, condition, controller, gateway, named, route, service, start_controller, try_get,
+};
 use crate::rig::{eventually, nobody};
 
 #[test]
@@ -162,5 +164,31 @@ fn port_in_use_concerns_its_listener_alone() {
     eventually("the port is taken once it is free", || {
         condition(&listener(1), "Programmed").as_deref() == Some("True Programmed")
     });
+    drop(rig);
+}
+
+#[test]
+fn gateways_have_services_that_follow_them() {
+    let (api, web) = (ApiServer::start(), nobody());
+    let with_label = |team: &str| {
+        gateway(web)
+            .replace("  listeners:", &format!("  infrastructure: {{labels: {{team: {team}}}}}\n  listeners:"))
+    };
+    api.apply_yaml(&with_label("shop"));
+    let rig = start_controller(&api, |command, _| {
+        command.args(["--addresses", "127.0.0.1", "--gateway-services", "ClusterIP"]);
+    });
+    let made = || api.object("services", "infra", "web-komainu");
+    let team = || made().map(|service| service["metadata"]["labels"]["team"].clone());
+    eventually("the Service exists", || team() == Some(json!("shop")));
+    assert_eq!(made().unwrap()["spec"]["ports"][0]["port"], web.port());
+    eventually("it has endpoints", || {
+        api.object("endpointslices", "infra", "web-komainu-ipv4")
+            .is_some_and(|slice| slice["endpoints"][0]["addresses"] == json!(["127.0.0.1"]))
+    });
+    api.apply_yaml(&with_label("blog"));
+    eventually("the label is another one", || team() == Some(json!("blog")));
+    api.delete("services", "infra", "web-komainu");
+    eventually("it is made again", || team() == Some(json!("blog")));
     drop(rig);
 }

@@ -1,10 +1,12 @@
 //! ClusterConfig of objects: configurations and statuses as golden files, and properties of hostile objects.
 #![allow(clippy::unwrap_used)] // test helpers are test code too
 
+mod addresses;
 mod cases;
 mod chart;
 mod documents;
 mod endpoints;
+mod gateway_services;
 mod ingress;
 mod hostile;
 mod policies;

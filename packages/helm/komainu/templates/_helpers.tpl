@@ -97,6 +97,17 @@ key = "/etc/komainu/cluster/key"
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [list, watch]
+{{- if .Values.gatewayServices.type }}
+{{- if and .Values.watchNamespace (ne .Values.watchNamespace .Release.Namespace) }}
+{{- fail "gatewayServices.type needs the endpoints of the release's own Service: install the release in watchNamespace" }}
+{{- end }}
+- apiGroups: [""]
+  resources: [services]
+  verbs: [create, patch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [create, patch]
+{{- end }}
 {{- end -}}
 
 {{/* Rights on objects of the cluster. */}}
