@@ -73,7 +73,12 @@ impl ChangedPath {
             Self::Same => unchanged(),
             _ if matches!(pattern, "*" | "/*") => Ok(None),
             Self::Fixed(path) => Ok(if self.matches_fixed(pattern, path) { None } else { Some(Vec::new()) }),
-            Self::Tried(paths) if !paths.iter().any(|path| self.matches_fixed(pattern, path)) => unchanged(),
+            Self::Tried(paths) if !paths.iter().any(|path| self.matches_fixed(pattern, path)) => {
+                // The file of the path with a slash behind it is found too, and has the path without.
+                let is_bound = !pattern.ends_with(['*', '/']);
+                let with_slash = is_bound.then(|| format!("{pattern}/"));
+                Ok(Some(std::iter::once(pattern.to_owned()).chain(with_slash).collect()))
+            }
             Self::Stripped { .. } | Self::Prefixed(_) if is_suffix => unchanged(),
             Self::Stripped { prefix, always } if pattern.starts_with('/') => {
                 let with_prefix = format!("{prefix}{pattern}");
@@ -115,7 +120,12 @@ impl ChangedPath {
     pub(super) fn check_expression(&self, pattern: &str) -> Result<(), Untranslatable> {
         match self {
             Self::Same => Ok(()),
-            Self::Tried(paths) if !paths.iter().any(|path| path_matches(pattern, path)) => Ok(()),
+            // An end of the path would be that without the slash behind it, which the file of a path with one has.
+            Self::Tried(paths)
+                if !pattern.contains('$') && !paths.iter().any(|path| path_matches(pattern, path)) =>
+            {
+                Ok(())
+            }
             _ => Err(REASON.into()),
         }
     }
@@ -176,6 +186,8 @@ mod tests {
             (fixed.clone(), "/A*", "every"),
             (fixed, "/b*", ""),
             (tried.clone(), "/admin/*", "/admin/*"),
+            (tried.clone(), "/admin", "/admin /admin/"),
+            (tried.clone(), "*.txt", "*.txt *.txt/"),
             (tried, "*.html", "!"),
             (ChangedPath::Unknown, "/a*", "!"),
         ] {

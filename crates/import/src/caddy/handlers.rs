@@ -196,7 +196,10 @@ impl CaddyReader<'_> {
         let root = handler.get("root").and_then(DataNode::text).map(str::to_owned).or(settings.root.clone());
         let root = root.unwrap_or_else(|| ".".to_owned());
         if root.contains('{') {
-            handler.mark_impossible(self.ledger, "the folder depends on the request: write a route for each");
+            handler.mark_all_impossible(
+                self.ledger,
+                "the folder depends on the request: write a route for each",
+            );
             section.set("respond", TomlItem::Number(501));
             return;
         }

@@ -184,6 +184,9 @@ fn hidden_path_patterns(
     files: &[HiddenFile],
     around: Option<&TomlItem>,
 ) -> Result<Vec<String>, Untranslatable> {
+    if files.is_empty() {
+        return Ok(Vec::new());
+    }
     let mut names = Vec::new();
     let mut own = Vec::new();
     for file in files {

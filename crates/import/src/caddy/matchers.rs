@@ -80,7 +80,11 @@ impl CaddyReader<'_> {
                         Some(own) => patterns.extend(own),
                     }
                 }
-                section.set("path", TomlItem::text_or_list(patterns));
+                if patterns.is_empty() {
+                    section.set("path", TomlItem::List(patterns.into_iter().map(TomlItem::Text).collect()));
+                } else if !has_no_path(section) {
+                    RouteCondition::new("path", TomlItem::text_or_list(patterns)).write(section);
+                }
             }
             "method" => {
                 let is_method = |method: &String| method.chars().all(|c| c.is_ascii_uppercase() || c == '-');
@@ -154,7 +158,12 @@ impl CaddyReader<'_> {
                 // A path pattern with `*` would ignore case.
                 let patterns = vec![crate::expressions::path_expression(pattern, false)?.pattern];
                 patterns.iter().try_for_each(|pattern| settings.path.check_expression(pattern))?;
-                section.set("path", TomlItem::text_or_list(patterns));
+                if !has_no_path(section) {
+                    // Groups of the expression are those of the route's `path`.
+                    let own = section.remove("path");
+                    section.set("path", TomlItem::text_or_list(patterns));
+                    own.into_iter().for_each(|own| section.require("path", own));
+                }
             }
             _ => return Err(format!("a route cannot ask for `{key}`").into()),
         }

@@ -230,10 +230,13 @@ impl CaddyReader<'_> {
                 let answers_all = |found: &[CaddyRoute]| {
                     found[before..].iter().any(|one| route_covers(&one.section, &entered))
                 };
+                let is_last = route.get("terminal").and_then(DataNode::flag) == Some(true);
                 match (found.len() > before, is_free) {
                     // Settings of a route without conditions apply to the routes that follow.
                     (_, true) => *settings = inner,
-                    (true, false) if !answers_all(found) && variants::changes_answers(settings, &inner) => {
+                    (true, false)
+                        if !is_last && !answers_all(found) && variants::changes_answers(settings, &inner) =>
+                    {
                         let reason = "requests that this does not answer reach other routes with what it set";
                         let mut section = entered.clone();
                         section.close(self.ledger.check_comment(route.line, reason));
@@ -256,7 +259,6 @@ impl CaddyReader<'_> {
                     _ => {}
                 }
                 if !answers_all(found) {
-                    let is_last = route.get("terminal").and_then(DataNode::flag) == Some(true);
                     if is_last && (depth > 0 || may_answer(&routes[index + 1..], &next_hosts)) {
                         let mut section = entered;
                         section.comment("Caddy answers these requests with an empty body.");

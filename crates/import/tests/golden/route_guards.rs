@@ -170,6 +170,18 @@ fn caddy_matchers_mean_what_conditions_do_or_are_closed() {
         ("a parameter", only("\"query\": {\"k\": [\"*\"]}"), &["query = { k = \"*\" }"], &[]),
         ("several parameters", but("\"query\": {\"k\": [\"a\"], \"l\": [\"b\"]}"), CLOSED, SERVED),
         (
+            "a path and an expression",
+            only("\"path\": [\"/a*\"], \"path_regexp\": {\"pattern\": \"^/(a|sub)/\"}"),
+            &["path = \"~ ^/(a|sub)/\"\nnot = { not = { path = \"~* ^/a\" } }\nfiles ="],
+            &[],
+        ),
+        (
+            "a path and an expression, within `not`",
+            but("\"not\": [{\"path\": [\"/pub/*\"], \"path_regexp\": {\"pattern\": \"x$\"}}]"),
+            &["not = { path = \"~ x$\", not = { not = { path = \"~* ^/pub/\" } } }\nrespond"],
+            &[],
+        ),
+        (
             "a path with dots and spaces behind it",
             but("\"path\": [\"/admin\"]"),
             &["path = \"~ [. ]$\"\nrespond = 403"],

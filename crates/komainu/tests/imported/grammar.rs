@@ -25,16 +25,16 @@ impl Dice {
     }
 
     /// Returns a number below `end`.
-    fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() % end as u64).unwrap()
     }
 
     /// Returns true with a probability of `percent` in 100.
-    fn chance(&mut self, percent: usize) -> bool {
+    pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    fn pick<'t>(&mut self, all: &[&'t str]) -> &'t str {
+    pub(crate) fn pick<'t>(&mut self, all: &[&'t str]) -> &'t str {
         all[self.below(all.len())]
     }
 }

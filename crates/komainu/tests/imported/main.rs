@@ -5,6 +5,8 @@
 //! `KOMAINU_SEED_TEXT=N` prints the configuration of one seed.
 #![allow(clippy::print_stderr, clippy::print_stdout, clippy::unwrap_used)] // test helpers are test code too
 
+mod caddy;
+mod caddy_grammar;
 mod grammar;
 mod refused;
 
