@@ -4,6 +4,7 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+pub(crate) mod site_places;
 pub(crate) mod discovery;
 pub(crate) mod cluster;
 pub(crate) mod upstreams;

@@ -72,6 +72,7 @@ use crate::assemble::discovery::UsedDiscovery;
 use crate::assemble::guards::{GuardPlan, number_guards};
 use crate::assemble::releases::{ReleasePlan, build_release, link_branches};
 use crate::assemble::response_cache::build_response_cache;
+use crate::assemble::site_places::site_places;
 use crate::assemble::upstreams::{CoreGroups, GroupPlan, GroupSources, UpstreamRoute};
 
 /// A configuration and the state of its features that is shared by all cores.
@@ -261,16 +262,14 @@ impl ServerPlan {
 
     /// Returns the places of the sites of a plan before, whose assembled parts can be taken over, by the sites of this one.
     fn shared_sites(&self, before: &ServerPlan) -> Vec<Option<usize>> {
-        let mut places = HashMap::new();
-        if self.config.has_base_of(&before.config) {
-            places.extend(before.config.sites.iter().enumerate().map(|(at, site)| (Arc::as_ptr(site), at)));
+        if !self.config.has_base_of(&before.config) {
+            return Vec::new();
         }
-        let place = |(index, site): (usize, &Arc<config::Site>)| {
-            let at = *places.get(&Arc::as_ptr(site))?;
-            let (own, other) = (self.groups.of_site(index)?, before.groups.of_site(at)?);
-            (own.is_shareable && Arc::ptr_eq(own, other)).then_some(at)
+        let place = |(index, at): (usize, Option<usize>)| {
+            let (own, other) = (self.groups.of_site(index)?, before.groups.of_site(at?)?);
+            (own.is_shareable && Arc::ptr_eq(own, other)).then_some(at).flatten()
         };
-        self.config.sites.iter().enumerate().map(place).collect()
+        site_places(&self.config, &before.config).into_iter().enumerate().map(place).collect()
     }
 
     /// Whether nothing else was found, and the servers of the set are the same, since the plan was made.
@@ -346,15 +345,14 @@ pub(crate) fn build_route_table(
     }
     let peers = core_context.and_then(|_| cache_peers(plan, &groups)).map(Rc::new);
     for (site_index, site) in config.sites.iter().enumerate() {
-        let settings = config.settings(Some(site_index), None);
-        let redirects = site.tls.is_some() && settings.redirect_https;
+        let redirects = || site.tls.is_some() && config.settings(Some(site_index), None).redirect_https;
         let scope = site.tls.as_ref().and_then(|tls| tls.scope.as_deref()).map_or(0, |name| {
             let next = scopes.len() as u64 + 1;
             *scopes.entry(name).or_insert(next)
         });
         let of_https = || SiteHttps {
             scope,
-            redirect_port: redirects.then(|| redirect_port(plan, site)).flatten(),
+            redirect_port: redirects().then(|| redirect_port(plan, site)).flatten(),
             policy: tls.as_ref().map_or(0, |tls| tls.policy(site_index)),
             subject: site
                 .tls
@@ -413,6 +411,7 @@ pub(crate) fn build_route_table(
             continue;
         }
         guards.push(guard);
+        let settings = config.settings(Some(site_index), None);
         sites.push(Rc::new(link_branches(&site.routes, routes)));
         edits.push(RouteEdits::of_site(&settings.response_headers, site));
         empty_segments.push(self::convert_merge_slashes(settings.merge_slashes));

@@ -27,6 +27,7 @@ use telemetry::metrics::RouteLabels;
 
 use crate::assemble::cluster::PeerPlan;
 use crate::assemble::discovery::discovered_name;
+use crate::assemble::site_places::site_places;
 
 /// Highest weight of a server.
 const WEIGHT_MAX: u32 = 1000;
@@ -251,14 +252,10 @@ impl GroupBuilder<'_> {
             };
             self.plan.named.insert(name.clone(), NamedGroup { proxy: proxy.clone(), current });
         }
-        let places: HashMap<*const config::Site, usize> = self
-            .joined
-            .iter()
-            .flat_map(|(before, _)| before.sites.iter().enumerate())
-            .map(|(at, site)| (Arc::as_ptr(site), at))
-            .collect();
+        let places = self.joined.map(|(before, _)| site_places(config, before)).unwrap_or_default();
         for (site_index, site) in config.sites.iter().enumerate() {
-            let known = places.get(&Arc::as_ptr(site)).and_then(|at| self.joined?.1.sites.get(*at));
+            let place = places.get(site_index).copied().flatten();
+            let known = place.and_then(|at| self.joined?.1.sites.get(at));
             if let Some(known) = known.filter(|known| known.is_shareable && self.has_groups_of(site, known)) {
                 self.plan.sites.push(known.clone());
                 continue;

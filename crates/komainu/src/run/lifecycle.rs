@@ -54,7 +54,8 @@ const EVENT_WAIT_MAX: Duration = Duration::from_secs(3_600);
 /// A configuration that has been checked and can be put in force.
 pub(crate) struct PreparedConfig {
     plan: ServerPlan,
-    listeners: NewListeners,
+    /// `None` if they stay as they are.
+    listeners: Option<NewListeners>,
     listener_change: ListenerChange,
     opened_logs: OpenedLogs,
     warnings: Vec<String>,
@@ -540,7 +541,7 @@ impl RunningServer {
         let mut plan = plan?;
         plan.discovery.found.sites = sites;
         // Bound before anything changes, because an address may be in use.
-        let listeners = self.prepare_listeners(&plan.config)?;
+        let listeners = self.prepare_listeners(&before.config, &plan.config)?;
         let control = self.control_listener.prepare_change(&plan.config.control)?;
         let opened =
             self.logs.prepare(&before.config.log, &plan.config.log, plan.config.log_destinations())?;
@@ -598,7 +599,9 @@ impl RunningServer {
         current.follow_discovery(&self.events);
         current.generations.begin();
         current.generation.fetch_add(1, Ordering::Release);
-        self.listeners.replace(listeners);
+        if let Some(listeners) = listeners {
+            self.listeners.replace(listeners);
+        }
         warnings.splice(0..0, options::http3_warnings(&self.listeners));
         self.log_warnings(&warnings);
         self.set_limits(&current.active_plan().config);
@@ -628,15 +631,30 @@ impl RunningServer {
     }
 
     /// Prepares the listeners of a new configuration: open ones are kept, others are bound here or by the
-    /// supervisor.
-    fn prepare_listeners(&self, config: &Config) -> io::Result<NewListeners> {
+    /// supervisor. `None` if all of them stay as they are: where configurations follow each other by themselves, few of them concern
+    /// one of hundreds of addresses. UDP sockets for HTTP/3 that could not be bound are tried again each time.
+    fn prepare_listeners(&self, before: &Config, config: &Config) -> io::Result<Option<NewListeners>> {
         let cores = self.current.cores;
         let listens = options::listen_options(config);
+        if self.logged_warnings.is_some()
+            && listens.iter().all(|listen| !listen.allows_http3)
+            && listens == options::listen_options(before)
+        {
+            return Ok(None);
+        }
         let link = self.link.as_ref();
-        self.listeners.prepare(listens, link.is_some(), |place, listen: ListenOptions, open| match link {
-            Some(link) => net::Listener::adopt_from_supervisor(listen, link::request_sockets(link, place)?),
-            None => options::bind(listen, cores, open),
-        })
+        let new =
+            self.listeners.prepare(
+                listens,
+                link.is_some(),
+                |place, listen: ListenOptions, open| match link {
+                    Some(link) => {
+                        net::Listener::adopt_from_supervisor(listen, link::request_sockets(link, place)?)
+                    }
+                    None => options::bind(listen, cores, open),
+                },
+            )?;
+        Ok(Some(new))
     }
 }
 
