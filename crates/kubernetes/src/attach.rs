@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use shapes::host::HostPattern;
 
 use crate::http_route::{ListenerPort, RouteEntry, RouteFaults};
-use crate::listeners::{JudgedGateways, JudgedListener};
+use crate::listeners::{ConditionFault, JudgedGateways, JudgedListener};
 use crate::objects::{GATEWAY_GROUP, Kind, Metadata, ObjectKey, Objects, ParentReference};
 use crate::options::{CONTROLLER_NAME, StatusCondition};
 
@@ -29,6 +30,9 @@ pub(crate) struct AttachedPlace {
     pub(crate) host: String,
 }
 
+/// Verdicts by parent of this controller: places, or why there is none.
+pub(crate) type ParentVerdicts = Vec<(ParentReference, Result<Vec<AttachedPlace>, ConditionFault>)>;
+
 /// A route that names a Gateway or ListenerSet of this controller.
 pub(crate) struct AttachedRoute {
     pub(crate) kind: Kind,
@@ -37,42 +41,45 @@ pub(crate) struct AttachedRoute {
     generation: i64,
     pub(crate) places: Vec<AttachedPlace>,
     /// Routes of sites, by what they depend on.
-    pub(crate) entries: BTreeMap<ListenerPort, Vec<RouteEntry>>,
+    pub(crate) entries: BTreeMap<ListenerPort, Arc<Vec<RouteEntry>>>,
     /// What its streams have in common.
     pub(crate) stream: Map<String, Value>,
     pub(crate) faults: RouteFaults,
     /// Verdicts by parent: `None` if attached.
-    parents: Vec<(ParentReference, Option<(&'static str, String)>)>,
+    parents: Vec<(ParentReference, Option<ConditionFault>)>,
     /// Faults that the configuration's checks have found.
     pub(crate) rejected: Option<String>,
 }
 
-/// Hosts of listeners that routes have by now, by kind: HTTPRoutes and GRPCRoutes share none.
+/// Hosts of a listener that routes have by now: HTTPRoutes and GRPCRoutes share none.
 #[derive(Default)]
-pub(crate) struct ClaimedHosts(BTreeMap<(usize, usize, Kind), BTreeSet<String>>);
+pub(crate) struct ClaimedHosts {
+    http: BTreeSet<String>,
+    grpc: BTreeSet<String>,
+}
 
 impl ClaimedHosts {
     /// Whether a route of another kind has a host in common with this one.
-    fn is_taken(&self, place: &AttachedPlace, kind: Kind) -> bool {
-        let other = match kind {
-            Kind::HttpRoute => Kind::GrpcRoute,
-            Kind::GrpcRoute => Kind::HttpRoute,
+    pub(crate) fn is_taken(&self, host: &str, kind: Kind) -> bool {
+        let taken = match kind {
+            Kind::HttpRoute => &self.grpc,
+            Kind::GrpcRoute => &self.http,
             _ => return false,
         };
-        let Some(taken) = self.0.get(&(place.gateway, place.listener, other)) else { return false };
         let is_below = |suffix: &str| {
             let start = reversed(suffix);
             taken.range(start.clone()..).next().is_some_and(|host| host.starts_with(&start))
         };
-        wider_hosts(&place.host).iter().any(|host| taken.contains(&reversed(host)))
-            || (place.host.is_empty() && !taken.is_empty())
-            || place.host.strip_prefix('*').is_some_and(is_below)
+        wider_hosts(host).iter().any(|host| taken.contains(&reversed(host)))
+            || (host.is_empty() && !taken.is_empty())
+            || host.strip_prefix('*').is_some_and(is_below)
     }
 
-    fn claim(&mut self, place: &AttachedPlace, kind: Kind) {
-        if matches!(kind, Kind::HttpRoute | Kind::GrpcRoute) {
-            let hosts = self.0.entry((place.gateway, place.listener, kind)).or_default();
-            hosts.insert(reversed(&place.host));
+    pub(crate) fn claim(&mut self, host: &str, kind: Kind) {
+        match kind {
+            Kind::HttpRoute => _ = self.http.insert(reversed(host)),
+            Kind::GrpcRoute => _ = self.grpc.insert(reversed(host)),
+            _ => {}
         }
     }
 }
@@ -82,25 +89,13 @@ fn reversed(host: &str) -> String {
     host.chars().rev().collect()
 }
 
-/// Finds the listeners of a route. `None` if it has no parent of this controller.
-pub(crate) fn attach(
+/// Finds the listeners of a route, whatever hosts other routes have. `None` if it has no parent of this controller.
+pub(crate) fn find_places(
     objects: &Objects,
     route: OfferedRoute<'_>,
-    gateways: &mut JudgedGateways,
-    claimed: &mut ClaimedHosts,
-) -> Option<AttachedRoute> {
-    let mut attached = AttachedRoute {
-        kind: route.kind,
-        key: route.key.clone(),
-        created: route.metadata.creation_timestamp.clone(),
-        generation: route.metadata.generation,
-        places: Vec::new(),
-        entries: BTreeMap::new(),
-        stream: Map::new(),
-        faults: RouteFaults::default(),
-        parents: Vec::new(),
-        rejected: None,
-    };
+    gateways: &JudgedGateways,
+) -> Option<ParentVerdicts> {
+    let mut verdicts = ParentVerdicts::new();
     for parent in route.parents {
         if parent.group.as_deref().is_some_and(|group| group != GATEWAY_GROUP) {
             continue;
@@ -110,36 +105,58 @@ pub(crate) fn attach(
         let kind = parent.kind.as_deref().unwrap_or("Gateway");
         let Some((at, listeners)) = gateways.parent(kind, &key) else { continue };
         let places = places_of(objects, route, gateways, (at, listeners), parent);
-        let places = places.and_then(|places| {
-            let free = places.into_iter().filter(|place| !claimed.is_taken(place, route.kind));
-            let free: Vec<AttachedPlace> = free.collect();
-            let other = if route.kind == Kind::HttpRoute { "GRPCRoute" } else { "HTTPRoute" };
-            let taken =
-                || ("HostnameConflict", format!("an older {other} has the same hosts at the listeners"));
-            if free.is_empty() { Err(taken()) } else { Ok(free) }
-        });
-        let verdict = match places {
-            Ok(places) => {
-                for place in places {
-                    if !attached.places.contains(&place) {
-                        attached.places.push(place);
+        verdicts.push((parent.clone(), places));
+    }
+    (!verdicts.is_empty()).then_some(verdicts)
+}
+
+impl AttachedRoute {
+    /// Creates a route that is attached nowhere yet.
+    pub(crate) fn new(route: OfferedRoute<'_>) -> AttachedRoute {
+        AttachedRoute {
+            kind: route.kind,
+            key: route.key.clone(),
+            created: route.metadata.creation_timestamp.clone(),
+            generation: route.metadata.generation,
+            places: Vec::new(),
+            entries: BTreeMap::new(),
+            stream: Map::new(),
+            faults: RouteFaults::default(),
+            parents: Vec::new(),
+            rejected: None,
+        }
+    }
+
+    /// Attaches the route to the places that were found, except those that routes of another kind have.
+    pub(crate) fn attach(&mut self, verdicts: &ParentVerdicts, is_taken: impl Fn(&AttachedPlace) -> bool) {
+        (self.places, self.parents) = (Vec::new(), Vec::new());
+        for (parent, places) in verdicts {
+            let free = places.as_ref().map_err(Clone::clone).and_then(|places| {
+                let free: Vec<&AttachedPlace> = places.iter().filter(|place| !is_taken(place)).collect();
+                let other = if self.kind == Kind::HttpRoute { "GRPCRoute" } else { "HTTPRoute" };
+                let taken =
+                    || ("HostnameConflict", format!("an older {other} has the same hosts at the listeners"));
+                if free.is_empty() { Err(taken()) } else { Ok(free) }
+            });
+            let verdict = match free {
+                Ok(places) => {
+                    for place in places {
+                        if !self.places.contains(place) {
+                            self.places.push(place.clone());
+                        }
                     }
+                    None
                 }
-                None
-            }
-            Err(fault) => Some(fault),
-        };
-        attached.parents.push((parent.clone(), verdict));
+                Err(fault) => Some(fault),
+            };
+            self.parents.push((parent.clone(), verdict));
+        }
     }
-    for place in &attached.places {
-        claimed.claim(place, route.kind);
+
+    /// Returns the listeners to which it is attached: Gateway and listener.
+    pub(crate) fn listeners(&self) -> BTreeSet<(usize, usize)> {
+        self.places.iter().map(|place| (place.gateway, place.listener)).collect()
     }
-    let listeners: BTreeSet<(usize, usize)> =
-        attached.places.iter().map(|place| (place.gateway, place.listener)).collect();
-    for (gateway, listener) in listeners {
-        gateways.gateways[gateway].listeners[listener].attached_routes += 1;
-    }
-    (!attached.parents.is_empty()).then_some(attached)
 }
 
 /// Returns the places of a route at the listeners of a parent.
@@ -149,7 +166,7 @@ fn places_of(
     gateways: &JudgedGateways,
     (gateway, listeners): (usize, Range<usize>),
     parent: &ParentReference,
-) -> Result<Vec<AttachedPlace>, (&'static str, String)> {
+) -> Result<Vec<AttachedPlace>, ConditionFault> {
     let all = &gateways.gateways[gateway].listeners;
     let is_named = |listener: &JudgedListener| {
         parent.section_name.as_deref().is_none_or(|name| name == listener.name)
@@ -237,16 +254,17 @@ impl AttachedRoute {
             !(self.rejected.is_none()
                 && self.faults.unresolved.as_ref().is_some_and(|(reason, _)| *reason == "InvalidKind"))
         });
+        let has_valid_rule = self.faults.has_valid_rule && self.rejected.is_none();
         let parents = self.parents.iter().map(|(parent, refused)| {
             let accepted = match (refused, invalid) {
                 (Some((reason, message)), _) => StatusCondition::new("Accepted", false, reason, message),
-                (None, Some(fault)) if !self.faults.has_valid_rule => {
+                (None, Some(fault)) if !has_valid_rule => {
                     StatusCondition::new("Accepted", false, "UnsupportedValue", fault)
                 }
                 (None, _) => StatusCondition::new("Accepted", true, "Accepted", "the route is accepted"),
             };
             let mut conditions = vec![accepted.json(self.generation), resolved.json(self.generation)];
-            if let (None, Some(fault), true) = (refused, invalid, self.faults.has_valid_rule) {
+            if let (None, Some(fault), true) = (refused, invalid, has_valid_rule) {
                 let partly = format!("Rules that cannot be followed are answered 500: {fault}");
                 conditions.push(
                     StatusCondition::new("PartiallyInvalid", true, "UnsupportedValue", &partly)

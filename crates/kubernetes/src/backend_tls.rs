@@ -79,11 +79,28 @@ impl BackendTlsPolicies {
         }
     }
 
-    /// Notes that routes of these Gateways lead to Services.
-    pub(crate) fn note_use(&mut self, services: BTreeSet<ObjectKey>, gateways: &BTreeSet<ObjectKey>) {
-        for service in services.into_iter().filter(|service| self.by_target.contains_key(service)) {
-            self.uses.entry(service).or_default().extend(gateways.iter().cloned());
-        }
+    /// Returns the Services of all policies.
+    pub(crate) fn targeted(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.by_target.keys()
+    }
+
+    /// Returns the names of the ConfigMaps of all policies.
+    pub(crate) fn named_objects(&self) -> BTreeSet<ObjectKey> {
+        let named = self.policies.iter().flat_map(|policy| {
+            let authorities = policy.policy.spec.validation.authorities.iter();
+            authorities.map(|reference| ObjectKey::new(&policy.key.namespace, &reference.name))
+        });
+        named.collect()
+    }
+
+    /// Takes over which Gateways' routes lead to each Service.
+    pub(crate) fn set_uses(&mut self, uses: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>) {
+        self.uses = uses;
+    }
+
+    /// Returns the names of all policies, the oldest first.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.policies.iter().map(|policy| &policy.key)
     }
 
     /// Returns the statuses of all policies. The Gateways of this controller that use them are ancestors.

@@ -1,5 +1,6 @@
 //! Services and their endpoints as groups of upstream servers.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use crate::backend_tls::{BackendTls, BackendTlsPolicies};
 use crate::grants::{CrossReference, is_reference_allowed};
 use crate::listeners::ClientCertificate;
 use crate::objects::{
-    BackendReference, Endpoint, EndpointSlice, GATEWAY_GROUP, ObjectKey, Objects, ServicePort,
+    BackendReference, Endpoint, EndpointSlice, GATEWAY_GROUP, ObjectKey, Objects, Service, ServicePort,
 };
 use crate::zones::{ReplicaPlace, nearest};
 
@@ -18,46 +19,85 @@ use crate::zones::{ReplicaPlace, nearest};
 const SERVERS_MAX: usize = 10_000;
 
 /// Endpoints by the Service that they belong to.
-pub(crate) type EndpointIndex = BTreeMap<ObjectKey, Vec<Arc<EndpointSlice>>>;
-
-/// Sorts endpoints by their Service.
-pub(crate) fn index_endpoints(objects: &Objects) -> EndpointIndex {
-    let mut index = EndpointIndex::new();
-    for (key, slice) in &objects.endpoint_slices {
-        if let Some(service) = slice.metadata.labels.get("kubernetes.io/service-name") {
-            index.entry(ObjectKey::new(&key.namespace, service)).or_default().push(slice.clone());
-        }
-    }
-    index
+#[derive(Default)]
+pub(crate) struct EndpointIndex {
+    slices: BTreeMap<ObjectKey, BTreeMap<String, Arc<EndpointSlice>>>,
+    /// The Service of each slice.
+    services: BTreeMap<ObjectKey, ObjectKey>,
 }
 
-/// Groups of upstream servers that routes use, by name.
+impl EndpointIndex {
+    /// Sorts endpoints by their Service.
+    pub(crate) fn of(objects: &Objects) -> EndpointIndex {
+        let mut index = EndpointIndex::default();
+        objects.endpoint_slices.keys().for_each(|slice| _ = index.refresh(objects, slice));
+        index
+    }
+
+    /// Takes over the newest state of a slice. Returns the Services that it belonged to and belongs to.
+    pub(crate) fn refresh(&mut self, objects: &Objects, slice: &ObjectKey) -> [Option<ObjectKey>; 2] {
+        let before = self.services.remove(slice);
+        if let Some(service) = &before
+            && let Some(known) = self.slices.get_mut(service)
+        {
+            known.remove(&slice.name);
+            if known.is_empty() {
+                self.slices.remove(service);
+            }
+        }
+        let Some(found) = objects.endpoint_slices.get(slice) else { return [before, None] };
+        let service = found.metadata.labels.get("kubernetes.io/service-name");
+        let service = service.map(|name| ObjectKey::new(&slice.namespace, name));
+        if let Some(service) = &service {
+            let slices = self.slices.entry(service.clone()).or_default();
+            slices.insert(slice.name.clone(), found.clone());
+            self.services.insert(slice.clone(), service.clone());
+        }
+        [before, service]
+    }
+}
+
+/// A group of upstream servers: the endpoints of a port, and directives of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct BackendGroup {
+    pub(crate) service: ObjectKey,
+    port: ServicePort,
+    scheme: String,
+    /// Directives, which may have `to` in place of the endpoints.
+    extra: Map<String, Value>,
+}
+
+/// Groups of upstream servers that an object uses, by name, with whether they have servers.
 #[derive(Default)]
 pub(crate) struct BackendGroups {
-    /// The group's table; `None` if it has no servers.
-    tables: BTreeMap<String, Option<Value>>,
+    groups: BTreeMap<String, (BackendGroup, bool)>,
     /// Services that were resolved since they were last asked for.
     services: BTreeSet<ObjectKey>,
 }
 
 impl BackendGroups {
-    /// Returns the addresses of the servers of a group.
-    pub(crate) fn addresses(&self, name: &str) -> Vec<String> {
-        let table = self.tables.get(name).and_then(Option::as_ref);
-        let urls = table.and_then(|table| table.get("to")).and_then(Value::as_array).into_iter().flatten();
-        let address = |url: &Value| Some(url.as_str()?.split_once("://")?.1.to_owned());
-        urls.filter_map(address).collect()
+    /// Returns the groups.
+    pub(crate) fn into_groups(self) -> BTreeMap<String, BackendGroup> {
+        self.groups.into_iter().map(|(name, (group, _))| (name, group)).collect()
     }
 
-    /// Returns the groups that have servers.
-    pub(crate) fn tables(&self) -> impl Iterator<Item = (&String, &Value)> {
-        self.tables.iter().filter_map(|(name, table)| Some((name, table.as_ref()?)))
+    /// Returns a group.
+    pub(crate) fn group(&self, name: &str) -> Option<&BackendGroup> {
+        self.groups.get(name).map(|(group, _)| group)
     }
 
     /// Returns the Services that were resolved since the last call.
     pub(crate) fn take_services(&mut self) -> BTreeSet<ObjectKey> {
         std::mem::take(&mut self.services)
     }
+}
+
+/// Objects that were looked up for backends, found or not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct BackendReads {
+    pub(crate) services: BTreeSet<ObjectKey>,
+    /// Namespaces whose ReferenceGrants were asked for.
+    pub(crate) granting: BTreeSet<String>,
 }
 
 /// A backend of a rule.
@@ -84,6 +124,8 @@ pub(crate) struct BackendSource<'a> {
     pub(crate) place: &'a ReplicaPlace,
     /// Addresses of Gateways. Streams do not lead there, because they could lead to themselves.
     pub(crate) own_addresses: &'a BTreeSet<IpAddr>,
+    /// Objects that were looked up since [`BackendSource::take_reads`].
+    pub(crate) reads: RefCell<BackendReads>,
 }
 
 /// The route that names a backend.
@@ -105,6 +147,17 @@ struct FoundPort<'a> {
 }
 
 impl BackendSource<'_> {
+    /// Returns the objects that were looked up since the last call.
+    pub(crate) fn take_reads(&self) -> BackendReads {
+        self.reads.take()
+    }
+
+    /// Finds a Service, and notes that it was looked up.
+    pub(crate) fn service(&self, key: &ObjectKey) -> Option<&Service> {
+        self.reads.borrow_mut().services.insert(key.clone());
+        self.objects.services.get(key).map(|service| &**service)
+    }
+
     /// Resolves a reference of a route that speaks HTTP, and notes its group.
     pub(crate) fn resolve(
         &self,
@@ -197,6 +250,9 @@ impl BackendSource<'_> {
             to_kind: "Service",
             to: &key,
         };
+        if key.namespace != user.namespace {
+            self.reads.borrow_mut().granting.insert(key.namespace.clone());
+        }
         if !is_reference_allowed(self.objects, &cross) {
             let text = format!(
                 "no ReferenceGrant in the namespace {} allows this route the Service {}",
@@ -204,8 +260,8 @@ impl BackendSource<'_> {
             );
             return Err(("RefNotPermitted", text));
         }
-        let service = self.objects.services.get(&key);
-        let service = service.ok_or_else(|| ("BackendNotFound", format!("there is no Service {key}")))?;
+        let service =
+            self.service(&key).ok_or_else(|| ("BackendNotFound", format!("there is no Service {key}")))?;
         if service.spec.r#type.as_deref() == Some("ExternalName") {
             let text = format!(
                 "the Service {key} is of the type ExternalName, which is refused: it could name any host"
@@ -233,22 +289,48 @@ impl BackendSource<'_> {
         scheme: &str,
         extra: Map<String, Value>,
     ) -> Backend {
-        let table = groups.tables.entry(name.clone()).or_insert_with(|| {
-            let mut table = match extra.contains_key("to") {
-                true => json!({}),
-                false => self.group_table(service, port, scheme)?,
-            };
-            for (key, value) in extra {
-                table[key] = value;
-            }
-            Some(table)
+        let (_, has_servers) = groups.groups.entry(name.clone()).or_insert_with(|| {
+            let (service, port, scheme) = (service.clone(), port.clone(), scheme.to_owned());
+            let group = BackendGroup { service, port, scheme, extra };
+            let has_servers = self.has_servers(&group);
+            (group, has_servers)
         });
-        if table.is_some() { Backend::Group(name) } else { Backend::Empty }
+        if *has_servers { Backend::Group(name) } else { Backend::Empty }
+    }
+
+    /// Whether a group has servers.
+    pub(crate) fn has_servers(&self, group: &BackendGroup) -> bool {
+        group.extra.contains_key("to") || !self.servers(&group.service, &group.port).is_empty()
+    }
+
+    /// Returns the table of a group; `None` if it has no servers.
+    pub(crate) fn group_table(&self, group: &BackendGroup) -> Option<Value> {
+        let mut table = json!({});
+        if !group.extra.contains_key("to") {
+            let servers = self.servers(&group.service, &group.port);
+            if servers.is_empty() {
+                return None;
+            }
+            let url = |address: &SocketAddr| format!("{}://{address}", group.scheme);
+            table["to"] = servers.iter().take(SERVERS_MAX).map(url).collect();
+        }
+        for (key, value) in &group.extra {
+            table[key] = value.clone();
+        }
+        Some(table)
+    }
+
+    /// Returns the addresses of the servers of a group.
+    pub(crate) fn group_addresses(&self, group: &BackendGroup) -> Vec<String> {
+        let table = self.group_table(group);
+        let urls = table.as_ref().and_then(|table| table.get("to")).and_then(Value::as_array);
+        let address = |url: &Value| Some(url.as_str()?.split_once("://")?.1.to_owned());
+        urls.into_iter().flatten().filter_map(address).collect()
     }
 
     /// Returns the ready endpoints of a port; terminating ones if no other is ready.
     fn servers(&self, service: &ObjectKey, port: &ServicePort) -> BTreeSet<SocketAddr> {
-        let slices = self.endpoints.get(service).map(Vec::as_slice).unwrap_or_default();
+        let Some(slices) = self.endpoints.slices.get(service) else { return BTreeSet::new() };
         let ready = self.addresses(slices, port, |endpoint| endpoint.conditions.ready.unwrap_or(true));
         let ready = addresses_of(nearest(ready, self.place));
         if ready.is_empty() {
@@ -261,27 +343,17 @@ impl BackendSource<'_> {
         }
     }
 
-    fn group_table(&self, service: &ObjectKey, port: &ServicePort, scheme: &str) -> Option<Value> {
-        let servers = self.servers(service, port);
-        if servers.is_empty() {
-            return None;
-        }
-        let urls: Vec<String> =
-            servers.iter().take(SERVERS_MAX).map(|address| format!("{scheme}://{address}")).collect();
-        Some(json!({ "to": urls }))
-    }
-
     /// Returns the endpoints of a port, with their addresses.
     fn addresses<'e>(
         &self,
-        slices: &'e [Arc<EndpointSlice>],
+        slices: &'e BTreeMap<String, Arc<EndpointSlice>>,
         port: &ServicePort,
         is_used: impl Fn(&Endpoint) -> bool,
     ) -> Vec<(&'e Endpoint, SocketAddr)> {
         let wanted = port.name.as_deref().unwrap_or_default();
         let protocol = protocol_of(port);
         let mut found = Vec::new();
-        for slice in slices.iter().filter(|slice| matches!(slice.address_type.as_str(), "IPv4" | "IPv6")) {
+        for slice in slices.values().filter(|slice| matches!(slice.address_type.as_str(), "IPv4" | "IPv6")) {
             let of_slice = |port: &&crate::objects::EndpointPort| {
                 port.name.as_deref().unwrap_or_default() == wanted
                     && port.protocol.as_deref().filter(|text| !text.is_empty()).unwrap_or("TCP") == protocol

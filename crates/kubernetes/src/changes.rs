@@ -14,20 +14,24 @@ pub type ClusterFiles = BTreeMap<PathBuf, Vec<u8>>;
 /// A change of the configuration in force.
 pub enum ClusterChange {
     /// A new configuration, whose sites, groups and base are those of the one before where they are the same ([`Arc`]).
-    Whole(Box<Config>, ClusterFiles),
+    Whole(Box<Config>, Arc<ClusterFiles>),
     /// Servers of groups, by name: no router changes.
     Servers(Vec<(String, Arc<ProxyOptions>)>),
     /// Certificates and keys of sites: no router changes.
-    Certificates(ClusterFiles),
+    Certificates(Arc<ClusterFiles>),
 }
 
 /// Returns what changes from one configuration of a [`crate::config_reader::ConfigReader`] to a later one, with their files;
 /// `None` if nothing does.
 #[must_use]
-pub fn change(before: (&Config, &ClusterFiles), after: (&Config, &ClusterFiles)) -> Option<ClusterChange> {
+pub fn change(
+    before: (&Config, &Arc<ClusterFiles>),
+    after: (&Config, &Arc<ClusterFiles>),
+) -> Option<ClusterChange> {
     let whole = || Some(ClusterChange::Whole(Box::new(after.0.clone()), after.1.clone()));
     let Some(groups) = changed_servers(before.0, after.0) else { return whole() };
-    match (groups.is_empty(), before.1 == after.1) {
+    let are_same = Arc::ptr_eq(before.1, after.1) || before.1 == after.1;
+    match (groups.is_empty(), are_same) {
         (true, true) => None,
         (false, true) => Some(ClusterChange::Servers(groups)),
         (true, false) if are_certificates(&changed_files(before.1, after.1), after.0) => {

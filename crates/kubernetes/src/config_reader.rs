@@ -5,7 +5,7 @@
 //! servers, so that a change of endpoints concerns no site. A part that is the same as before is the same object
 //! as before (`Arc`), by which the server knows what it need not assemble again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
@@ -17,15 +17,44 @@ use settings::node::{Entry, Node, NodeData};
 /// Identity of a part: a hash with keys of this process, so that no object can be made to have that of another one.
 type PartId = [u64; 2];
 
-/// The parts that were read last.
+/// Sites that are read together.
+const TOGETHER_MAX: usize = 32;
+
+/// The base, the groups and the streams that were read last.
 #[derive(Default)]
 pub struct ConfigReader {
     keys: [RandomState; 2],
-    base: Option<(PartId, Arc<Config>)>,
+    base: Option<ReadBase>,
     streams: Option<(PartId, Vec<Stream>)>,
-    groups: HashMap<String, (PartId, Arc<ProxyOptions>)>,
-    sites: HashMap<PartId, Arc<Site>>,
+    groups: BTreeMap<String, ReadGroup>,
+    /// Groups of a configuration that is read anew.
+    groups_before: BTreeMap<String, ReadGroup>,
     counts: ReadCounts,
+}
+
+/// The base.
+struct ReadBase {
+    id: PartId,
+    node: Node,
+    config: Arc<Config>,
+}
+
+/// A group of upstream servers.
+struct ReadGroup {
+    id: PartId,
+    options: Arc<ProxyOptions>,
+    /// The group as sites see it: without servers.
+    shell: Node,
+    shell_id: PartId,
+}
+
+/// A site that was read.
+#[derive(Clone)]
+pub(crate) struct ReadSite {
+    id: PartId,
+    pub(crate) site: Arc<Site>,
+    /// The groups that it names, with the identities of their shells.
+    groups: Vec<(String, PartId)>,
 }
 
 /// Numbers of parts that were read, rather than known.
@@ -46,118 +75,180 @@ impl ConfigReader {
         self.counts
     }
 
-    /// Reads a tree. Sites at the place 0 belong to the base; all others have addresses of their own (`listen`).
+    /// Reads the base: all but groups, streams and sites of objects. If it differs from the known one, nothing else is known any more.
+    pub(crate) fn read_base(&mut self, node: Node) -> Result<(), Vec<Finding>> {
+        let id = self.id_of(&node);
+        if self.base.as_ref().is_some_and(|known| known.id == id) {
+            return Ok(());
+        }
+        self.counts.bases += 1;
+        let config = Arc::new(read(node.clone())?);
+        self.streams = None;
+        self.groups.clear();
+        self.base = Some(ReadBase { id, node, config });
+        Ok(())
+    }
+
+    /// Begins a configuration of which all groups will be read.
+    pub(crate) fn begin(&mut self) {
+        self.groups_before = std::mem::take(&mut self.groups);
+    }
+
+    /// Reads the tables of groups, or forgets those without a table. Returns the groups that are other ones to sites.
+    pub(crate) fn read_groups(
+        &mut self,
+        changed: Vec<(String, Option<Node>)>,
+    ) -> Result<BTreeSet<String>, Vec<Finding>> {
+        let (mut others, mut new) = (BTreeSet::new(), Vec::new());
+        for (name, node) in changed {
+            let Some(node) = node else {
+                self.groups.remove(&name);
+                others.insert(name);
+                continue;
+            };
+            let id = self.id_of(&node);
+            if let Some(known) = self.groups_before.remove(&name).filter(|known| known.id == id) {
+                others.insert(name.clone());
+                self.groups.insert(name.clone(), known);
+            }
+            if self.groups.get(&name).is_none_or(|known| known.id != id) {
+                new.push((name, id, node));
+            }
+        }
+        if new.is_empty() {
+            return Ok(others);
+        }
+        self.counts.groups += new.len() as u64;
+        let tables = new.iter().map(|(name, _, node)| entry(name, node.clone())).collect();
+        let read = read(table(vec![entry("upstreams", table(tables))]))?.upstreams;
+        let mut read: HashMap<String, Arc<ProxyOptions>> = read.into_iter().collect();
+        for (name, id, node) in new {
+            let Some(options) = read.remove(&name) else { continue };
+            let shell = without_servers(&node);
+            let shell_id = self.id_of(&shell);
+            if self.groups.get(&name).is_none_or(|known| known.shell_id != shell_id) {
+                others.insert(name.clone());
+            }
+            self.groups.insert(name, ReadGroup { id, options, shell, shell_id });
+        }
+        Ok(others)
+    }
+
+    /// Reads sites that have addresses of their own (`listen`), after the base and the groups that they name. `known` returns the one
+    /// that is the same as before. Sites of one listener may be read together: what is alike in all of them is read once.
     ///
     /// # Errors
-    /// The findings in all parts, with their places ([`Node::at`]). The parts without fault stay known.
-    pub fn read(&mut self, node: Node) -> Result<Config, Vec<Finding>> {
-        let mut parts = Parts::of(node);
-        let base_id = self.id_of(&parts.base);
-        let base = match &self.base {
-            Some((id, base)) if *id == base_id => base.clone(),
-            _ => {
-                self.counts.bases += 1;
-                let base = Arc::new(read(parts.base.clone())?);
-                (self.streams, self.base) = (None, Some((base_id, base.clone())));
-                self.sites.clear();
-                base
-            }
-        };
-        let streams = self.read_streams(&parts)?;
-        let groups = self.read_groups(&parts)?;
-        let named: HashMap<&str, &Node> =
-            parts.groups.iter().map(|entry| (entry.key.as_str(), &entry.value)).collect();
-        // Of its servers, a site sees the first alone, and nothing looks at that.
-        let shells: HashMap<&str, (Node, PartId)> = named
-            .into_iter()
-            .map(|(name, table)| {
-                let shell = without_servers(table);
-                let id = self.id_of(&shell);
-                (name, (shell, id))
-            })
-            .collect();
-        let (mut known, mut sites, mut findings) = (HashMap::new(), Vec::new(), Vec::new());
-        for site in std::mem::take(&mut parts.sites) {
-            let mut names = BTreeSet::new();
-            add_group_names(&site, &mut names);
-            let used: Vec<(&str, &(Node, PartId))> =
-                names.iter().filter_map(|name| Some((name.as_str(), shells.get(name.as_str())?))).collect();
-            let id = self.id_of_site(&site, base_id, &used);
-            let read = match self.sites.get(&id) {
-                Some(site) => Ok(site.clone()),
+    /// The findings of a site, with their places ([`Node::at`]).
+    pub(crate) fn read_sites(
+        &mut self,
+        nodes: Vec<Node>,
+        known: &dyn Fn(usize, PartId) -> Option<ReadSite>,
+    ) -> Vec<Result<ReadSite, Vec<Finding>>> {
+        let named: Vec<(PartId, Vec<&String>)> = nodes.iter().map(|node| self.identify(node)).collect();
+        let mut read: Vec<Option<ReadSite>> =
+            named.iter().enumerate().map(|(at, (id, _))| known(at, *id)).collect();
+        let mut together = Vec::new();
+        let unknown: Vec<usize> = (0..nodes.len()).filter(|at| read[*at].is_none()).collect();
+        for some in unknown.chunks(TOGETHER_MAX).filter(|some| some.len() > 1) {
+            let names: BTreeSet<&String> = some.iter().flat_map(|at| &named[*at].1).copied().collect();
+            let sites = some.iter().map(|at| nodes[*at].clone()).collect();
+            // Faults are found again in one of them alone.
+            let sites = self.read_together(names, sites).unwrap_or_default();
+            together.extend(some.iter().copied().zip(sites));
+        }
+        for (at, site) in together {
+            read[at] = Some(self.read_site(&named[at], site));
+        }
+        let mut outcomes = Vec::new();
+        for ((node, named), read) in nodes.into_iter().zip(&named).zip(read) {
+            outcomes.push(match read {
+                Some(site) => Ok(site),
                 None => {
-                    self.counts.sites += 1;
-                    read_site(&parts.base, &used, site)
+                    let names = named.1.iter().copied().collect();
+                    let site = self.read_together(names, vec![node]);
+                    site.map(|mut sites| self.read_site(named, sites.pop().unwrap_or_default()))
                 }
-            };
-            match read {
-                Ok(site) => {
-                    known.insert(id, site.clone());
-                    sites.push(site);
-                }
-                Err(found) => findings.extend(found),
+            });
+        }
+        self.counts.sites += unknown.len() as u64;
+        outcomes
+    }
+
+    /// Returns the identity of a site, and the groups that it names.
+    fn identify(&self, node: &Node) -> (PartId, Vec<&String>) {
+        let base = self.base.as_ref().expect("the base is read first");
+        let mut names = BTreeSet::new();
+        add_group_names(node, &mut names);
+        let used: Vec<(&String, &ReadGroup)> =
+            names.iter().filter_map(|name| self.groups.get_key_value(name)).collect();
+        let id = self.id(|mut hasher| {
+            base.id.hash(&mut hasher);
+            for (name, group) in &used {
+                (name, group.shell_id).hash(&mut hasher);
             }
-        }
-        if findings.is_empty() {
-            self.sites = known;
-            return Ok(Config::join(&base, groups, sites, streams));
-        }
-        self.sites.extend(known);
-        Err(findings)
+            hash_node(node, hasher);
+        });
+        (id, used.into_iter().map(|(name, _)| name).collect())
     }
 
-    fn read_streams(&mut self, parts: &Parts) -> Result<Vec<Stream>, Vec<Finding>> {
-        if parts.streams.is_empty() {
-            return Ok(Vec::new());
+    fn read_site(&self, (id, names): &(PartId, Vec<&String>), site: Arc<Site>) -> ReadSite {
+        let groups = names.iter().map(|name| ((*name).clone(), self.groups[*name].shell_id));
+        ReadSite { id: *id, site, groups: groups.collect() }
+    }
+
+    /// Reads sites with the base, and with the groups that they name.
+    fn read_together(
+        &self,
+        names: BTreeSet<&String>,
+        sites: Vec<Node>,
+    ) -> Result<Vec<Arc<Site>>, Vec<Finding>> {
+        let base = self.base.as_ref().expect("the base is read first");
+        let count = sites.len();
+        let mut node = base.node.clone();
+        let shells = names.into_iter().map(|name| entry(name, self.groups[name].shell.clone()));
+        node.set_entry("upstreams", table(shells.collect()));
+        let mut all = base.node.items("site").to_vec();
+        all.extend(sites);
+        node.set_entry("site", Node::list(all));
+        let mut config = read(node)?;
+        let mut sites = config.sites.split_off(config.sites.len().saturating_sub(count));
+        for site in &mut sites {
+            // Its place changes with other objects.
+            let own = Arc::make_mut(site);
+            own.line = None;
+            own.routes.iter_mut().for_each(|route| route.line = None);
         }
-        let list = Node::list(parts.streams.clone());
+        Ok(sites)
+    }
+
+    /// Reads the streams, after the base.
+    pub(crate) fn read_streams(&mut self, nodes: Vec<Node>) -> Result<(), Vec<Finding>> {
+        let list = Node::list(nodes);
         let id = self.id_of(&list);
-        if let Some((_, streams)) = self.streams.as_ref().filter(|(known, _)| *known == id) {
-            return Ok(streams.clone());
+        if self.streams.as_ref().is_some_and(|(known, _)| *known == id) {
+            return Ok(());
         }
-        let mut node = parts.base.clone();
-        node.set_entry("stream", list);
-        let streams = read(node)?.streams;
-        self.streams = Some((id, streams.clone()));
-        Ok(streams)
+        let base = self.base.as_ref().expect("the base is read first");
+        let mut streams = Vec::new();
+        if matches!(&list.data, NodeData::List(items) if !items.is_empty()) {
+            let mut node = base.node.clone();
+            node.set_entry("stream", list);
+            streams = read(node)?.streams;
+        }
+        self.streams = Some((id, streams));
+        Ok(())
     }
 
-    fn read_groups(&mut self, parts: &Parts) -> Result<Vec<(String, Arc<ProxyOptions>)>, Vec<Finding>> {
-        let ids: Vec<PartId> = parts.groups.iter().map(|entry| self.id_of(&entry.value)).collect();
-        let is_new = |(entry, id): &(&Entry, &PartId)| {
-            self.groups.get(&entry.key).is_none_or(|(known, _)| known != *id)
-        };
-        let new: Vec<Entry> =
-            parts.groups.iter().zip(&ids).filter(is_new).map(|(entry, _)| entry.clone()).collect();
-        let mut read_now: HashMap<String, Arc<ProxyOptions>> = HashMap::new();
-        if !new.is_empty() {
-            self.counts.groups += new.len() as u64;
-            read_now.extend(read(table(vec![entry("upstreams", table(new))]))?.upstreams);
-        }
-        let mut known = HashMap::new();
-        let mut groups = Vec::new();
-        for (entry, id) in parts.groups.iter().zip(ids) {
-            let read = read_now.remove(&entry.key);
-            let Some(group) = read.or_else(|| Some(self.groups.get(&entry.key)?.1.clone())) else { continue };
-            known.insert(entry.key.clone(), (id, group.clone()));
-            groups.push((entry.key.clone(), group));
-        }
-        self.groups = known;
-        Ok(groups)
+    /// Joins the base, the groups and the streams to a configuration with these sites.
+    pub(crate) fn join(&self, sites: Vec<Arc<Site>>) -> Config {
+        let base = self.base.as_ref().expect("the base is read first");
+        let groups = self.groups.iter().map(|(name, group)| (name.clone(), group.options.clone()));
+        let streams = self.streams.iter().flat_map(|(_, streams)| streams).cloned();
+        Config::join(&base.config, groups.collect(), sites, streams.collect())
     }
 
     fn id_of(&self, node: &Node) -> PartId {
         self.id(|hasher| hash_node(node, hasher))
-    }
-
-    fn id_of_site(&self, site: &Node, base: PartId, groups: &[(&str, &(Node, PartId))]) -> PartId {
-        self.id(|mut hasher| {
-            base.hash(&mut hasher);
-            for (name, (_, id)) in groups {
-                (name, id).hash(&mut hasher);
-            }
-            hash_node(site, hasher);
-        })
     }
 
     fn id(&self, hash: impl Fn(&mut dyn Hasher)) -> PartId {
@@ -169,38 +260,20 @@ impl ConfigReader {
     }
 }
 
-/// A tree, in its parts.
-struct Parts {
-    base: Node,
-    groups: Vec<Entry>,
-    streams: Vec<Node>,
-    sites: Vec<Node>,
-}
+impl ReadSite {
+    /// Whether two are the same as the configuration sees them.
+    pub(crate) fn is_of(&self, id: PartId) -> bool {
+        self.id == id
+    }
 
-impl Parts {
-    fn of(mut node: Node) -> Parts {
-        let mut take = |key: &str| {
-            let NodeData::Table(entries) = &mut node.data else { return None };
-            let at = entries.iter().position(|entry| entry.key == key)?;
-            Some(entries.remove(at).value.data)
-        };
-        let groups = match take("upstreams") {
-            Some(NodeData::Table(entries)) => entries,
-            _ => Vec::new(),
-        };
-        let streams = match take("stream") {
-            Some(NodeData::List(items)) => items,
-            _ => Vec::new(),
-        };
-        let sites = match take("site") {
-            Some(NodeData::List(items)) => items,
-            _ => Vec::new(),
-        };
-        let (own, sites): (Vec<Node>, Vec<Node>) = sites.into_iter().partition(|site| site.span.start == 0);
-        if !own.is_empty() {
-            node.set_entry("site", Node::list(own));
-        }
-        Parts { base: node, groups, streams, sites }
+    /// Whether the site names one of these groups.
+    pub(crate) fn names_any(&self, groups: &BTreeSet<String>) -> bool {
+        self.groups.iter().any(|(name, _)| groups.contains(name))
+    }
+
+    /// The identity, by which a site is found again.
+    pub(crate) fn id(&self) -> PartId {
+        self.id
     }
 }
 
@@ -210,23 +283,6 @@ fn read(node: Node) -> Result<Config, Vec<Finding>> {
         Ok((config, _)) => Ok(config),
         Err(report) => Err(report.findings().to_vec()),
     }
-}
-
-/// Reads a site with the base, and with the groups that it names.
-fn read_site(base: &Node, groups: &[(&str, &(Node, PartId))], site: Node) -> Result<Arc<Site>, Vec<Finding>> {
-    let mut node = base.clone();
-    let shells = groups.iter().map(|(name, (shell, _))| entry(name, shell.clone()));
-    node.set_entry("upstreams", table(shells.collect()));
-    let mut sites = base.items("site").to_vec();
-    sites.push(site);
-    node.set_entry("site", Node::list(sites));
-    let mut config = read(node)?;
-    let mut site = config.sites.pop().unwrap_or_default();
-    // Its place changes with other objects.
-    let own = Arc::make_mut(&mut site);
-    own.line = None;
-    own.routes.iter_mut().for_each(|route| route.line = None);
-    Ok(site)
 }
 
 fn last_line(node: &Node) -> usize {

@@ -99,7 +99,7 @@ fn is_ours(metadata: &Metadata, gateway: &JudgedGateway) -> bool {
 }
 
 /// Name of a Gateway's Service: `GATEWAY-CLASS`, as Gateway API asks for (GEP-1762).
-fn service_of(gateway: &JudgedGateway) -> ObjectKey {
+pub(crate) fn service_of(gateway: &JudgedGateway) -> ObjectKey {
     let name = format!("{}-{}", gateway.key.name, gateway.gateway.spec.gateway_class_name);
     // Names of Services begin with a letter, and have no dots.
     let is_label = name.starts_with(|first: char| first.is_ascii_lowercase()) && !name.contains('.');

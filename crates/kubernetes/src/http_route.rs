@@ -12,6 +12,7 @@ use crate::objects::{
     BackendReference, CorsFilter, HeaderModifier, HttpFilter, HttpMatch, HttpRoute, HttpRule, NamedMatch,
     NamedValue, ObjectKey, PathModifier, RequestRedirect, SessionPersistence,
 };
+use crate::packed::PackedJson;
 use crate::policies::{AppliedPolicy, PolicySet};
 
 /// Precedence of a route among those of its host: the least comes first. Exact paths, expressions, prefixes from long to
@@ -32,13 +33,13 @@ pub(crate) struct Rank {
 }
 
 /// A route for the configuration.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RouteEntry {
     pub(crate) rank: Rank,
     /// The conditions.
-    pub(crate) conditions: Map<String, Value>,
+    pub(crate) conditions: PackedJson,
     /// Everything else.
-    pub(crate) action: Map<String, Value>,
+    pub(crate) action: PackedJson,
 }
 
 /// What the routes of a listener depend on.
@@ -105,7 +106,7 @@ pub(crate) enum MatchedPath {
 }
 
 /// The faults of a route that its status reports.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct RouteFaults {
     /// The first reference that is not resolved: reason and message.
     pub(crate) unresolved: Option<UnresolvedBackend>,
@@ -589,7 +590,8 @@ fn match_entries(
         if !paths.is_empty() {
             conditions.insert("path".to_owned(), json!(paths));
         }
-        RouteEntry { rank, conditions, action }
+        let pack = |table| PackedJson::of(&Value::Object(table));
+        RouteEntry { rank, conditions: pack(conditions), action: pack(action) }
     };
     let literal = |value: &str| LiteralPath::new(value).ok_or_else(|| format!("{value:?} is not a path"));
     match &one.path {

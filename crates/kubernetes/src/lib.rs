@@ -10,6 +10,7 @@
 //! | `policy_words` | which directives a KomainuPolicy has, and in which form |
 //! | `policy_spec` | the specification of a KomainuPolicy as directives |
 //! | `policy_definition` | the definition of KomainuPolicies for the API server |
+//! | `packed` | JSON that is kept as text |
 //! | `objects` | the fields that are used of each kind, and the store of all objects |
 //! | `escape` | values of objects as values of directives |
 //! | `grants` | which namespaces may name which objects |
@@ -28,13 +29,14 @@
 //! | `gateway_services` | Services of Gateways, with the labels and annotations of their `infrastructure` |
 //! | `config_reader` | the tree of a configuration, of which only what has changed is read |
 //! | `changes` | what a new configuration changes |
-//! | `translate` | a snapshot of objects to a configuration and to statuses, without I/O and clocks |
+//! | `translate` | changes of objects to a configuration and to statuses, without I/O and clocks |
 //! | `status` | what a status becomes, and whether it has to be written |
 //! | `events` | which warnings about objects are written as Events, and when |
 //! | `controller_status` | the state that `komainu status` and metrics show |
 //! | `account` | the address of the API server and the credentials |
 //! | `client` | requests, lists and watches |
 //! | `lease` | which of several replicas writes statuses |
+//! | `tasks` | the Lease, Events, and statuses that wait to be written |
 //! | `run` | the thread |
 //!
 //! Modules, from low to high; each imports only from those above it.
@@ -42,6 +44,7 @@
 mod policy_words;
 mod policy_spec;
 pub mod policy_definition;
+pub mod packed;
 pub mod objects;
 mod escape;
 mod grants;
@@ -67,4 +70,5 @@ pub mod controller_status;
 pub mod account;
 mod client;
 mod lease;
+mod tasks;
 pub mod run;

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
-use data_encoding::BASE64;
 use serde_json::{Value, json};
 use shapes::host::HostPattern;
 
@@ -21,6 +20,7 @@ use crate::options::{MEMORY_FOLDER, StatusCondition, TranslateOptions};
 pub(crate) type ConditionFault = (&'static str, String);
 
 /// All Gateways of this controller, the oldest first, with the ListenerSets that name them.
+#[derive(Default)]
 pub(crate) struct JudgedGateways {
     pub(crate) gateways: Vec<JudgedGateway>,
     pub(crate) sets: Vec<JudgedListenerSet>,
@@ -173,13 +173,20 @@ pub(crate) struct JudgedListener {
     unresolved: Option<ConditionFault>,
     /// Whether the Gateway is accepted and has an address.
     is_usable: bool,
+    /// A fault that the configuration's checks have found.
+    pub(crate) rejected: Option<String>,
     pub(crate) attached_routes: u32,
 }
 
 impl JudgedListener {
     /// Whether it is part of the configuration.
     pub(crate) fn is_served(&self) -> bool {
-        self.is_usable && self.is_valid()
+        self.takes_address() && self.rejected.is_none()
+    }
+
+    /// Whether it has its address and host: it does without being served, if the configuration's checks have found a fault.
+    pub(crate) fn takes_address(&self) -> bool {
+        self.is_usable && self.is_judged_valid()
     }
 
     /// The address to bind, with `udp:` before those of datagrams.
@@ -196,6 +203,10 @@ impl JudgedListener {
 
     /// Whether it is served if its Gateway is.
     fn is_valid(&self) -> bool {
+        self.is_judged_valid() && self.rejected.is_none()
+    }
+
+    fn is_judged_valid(&self) -> bool {
         self.refused.is_none()
             && self.conflict.is_none()
             && (!self.protocol.has_certificates() || !self.certificates.is_empty())
@@ -203,9 +214,14 @@ impl JudgedListener {
 
     /// Returns the listener's entry of the status.
     fn status(&self, generation: i64) -> Value {
-        let accepted = match self.refused.as_ref().or(self.conflict.as_ref()) {
-            Some((reason, message)) => StatusCondition::new("Accepted", false, reason, message),
-            None => StatusCondition::new("Accepted", true, "Accepted", "the listener is accepted"),
+        let accepted = match (&self.refused, &self.rejected, &self.conflict) {
+            (Some((reason, message)), ..) | (None, None, Some((reason, message))) => {
+                StatusCondition::new("Accepted", false, reason, message)
+            }
+            (None, Some(message), _) => StatusCondition::new("Accepted", false, "Invalid", message),
+            (None, None, None) => {
+                StatusCondition::new("Accepted", true, "Accepted", "the listener is accepted")
+            }
         };
         let conflicted = match &self.conflict {
             Some((reason, message)) => StatusCondition::new("Conflicted", true, reason, message),
@@ -265,8 +281,38 @@ impl JudgedGateways {
         }
     }
 
+    /// Returns the position of a Gateway.
+    pub(crate) fn position(&self, key: &ObjectKey) -> Option<usize> {
+        self.gateway_positions.get(key).copied()
+    }
+
+    /// Returns all listeners with their positions: Gateway and listener.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = ((usize, usize), &JudgedListener)> {
+        self.gateways.iter().enumerate().flat_map(|(at, gateway)| {
+            gateway.listeners.iter().enumerate().map(move |(listener, state)| ((at, listener), state))
+        })
+    }
+
+    /// Returns the names of the Secrets and ConfigMaps that Gateways and ListenerSets refer to.
+    pub(crate) fn named_objects(&self) -> BTreeSet<ObjectKey> {
+        let mut named = BTreeSet::new();
+        for gateway in &self.gateways {
+            let spec = &gateway.gateway.spec;
+            let of_servers = spec.tls.as_ref().and_then(|tls| tls.backend.as_ref());
+            let of_servers = of_servers.and_then(|backend| backend.client_certificate_ref.as_ref());
+            let of_clients = frontend_validations(&gateway.gateway).flat_map(|one| &one.authorities);
+            add_named(&mut named, &gateway.key, of_servers.into_iter().chain(of_clients));
+            add_named(&mut named, &gateway.key, certificate_references(&spec.listeners));
+        }
+        for set in &self.sets {
+            add_named(&mut named, &set.key, certificate_references(&set.set.spec.listeners));
+        }
+        named
+    }
+
     /// Counts the ListenerSets of each Gateway, once their listeners have their verdicts.
     pub(crate) fn count_sets(&mut self) {
+        self.gateways.iter_mut().for_each(|gateway| gateway.attached_sets = 0);
         for set in &self.sets {
             let gateway = &mut self.gateways[set.gateway];
             let is_attached = gateway.listeners[set.listeners.clone()].iter().any(JudgedListener::is_valid);
@@ -393,6 +439,22 @@ impl JudgedGateway {
         }
         status
     }
+}
+
+fn certificate_references(listeners: &[GatewayListener]) -> impl Iterator<Item = &ObjectReference> {
+    listeners.iter().filter_map(|listener| listener.tls.as_ref()).flat_map(|tls| &tls.certificate_refs)
+}
+
+/// Adds the names of objects that an object refers to.
+fn add_named<'r>(
+    named: &mut BTreeSet<ObjectKey>,
+    from: &ObjectKey,
+    references: impl Iterator<Item = &'r ObjectReference>,
+) {
+    let name = |reference: &ObjectReference| {
+        ObjectKey::new(reference.namespace.as_deref().unwrap_or(&from.namespace), &reference.name)
+    };
+    named.extend(references.map(name));
 }
 
 fn address_json(text: &str) -> Value {
@@ -645,6 +707,7 @@ fn judge_listener(
         certificates: Vec::new(),
         client: None,
         attached_routes: 0,
+        rejected: None,
         is_usable: owner.is_usable,
         // Connections without TLS and datagrams name no host.
         hostname: if matches!(protocol, ListenerProtocol::Tcp | ListenerProtocol::Udp) {
@@ -836,17 +899,7 @@ fn resolve_certificate(
     let secret = objects.secrets.get(&key).filter(|secret| secret.r#type == TLS_SECRET);
     let secret =
         secret.ok_or_else(|| invalid(format!("there is no Secret {key} of the type kubernetes.io/tls")))?;
-    let part = |name: &str| {
-        let text = secret.data.get(name).ok_or_else(|| invalid(format!("the Secret {key} has no {name}")))?;
-        BASE64
-            .decode(text.as_bytes())
-            .map_err(|_| invalid(format!("{name} of the Secret {key} is not base64")))
-    };
-    let (chain, private_key) = (part("tls.crt")?, part("tls.key")?);
-    if let Err(fault) = net::ServerCertificate::from_pem(&chain, &private_key) {
-        let (chain_name, key_name) = (format!("{key} tls.crt"), format!("{key} tls.key"));
-        return Err(invalid(fault.in_files(chain_name.as_ref(), key_name.as_ref())));
-    }
+    let (chain, private_key) = secret.certificate().map_err(invalid)?;
     let (chain_path, key_path) = certificate_paths(&key);
     files.insert(chain_path, chain);
     files.insert(key_path, private_key);

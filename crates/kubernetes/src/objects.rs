@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
+use data_encoding::BASE64;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::packed::PackedJson;
 use crate::policy_spec::PolicySpec;
 
 /// Objects of one kind that are kept. Further ones are ignored, which is logged.
@@ -79,7 +81,7 @@ api_structs! {
         annotations: BTreeMap<String, String>,
     }
     /// A class of Gateways.
-    GatewayClass { metadata: Metadata, spec: GatewayClassSpec, status: Value }
+    GatewayClass { metadata: Metadata, spec: GatewayClassSpec, status: PackedJson }
     /// Its specification.
     GatewayClassSpec { controller_name: String }
     /// A Gateway: listeners at an address.
@@ -118,7 +120,7 @@ api_structs! {
         parameters_ref: Option<ObjectReference>,
     }
     /// More listeners of a Gateway.
-    ListenerSet { metadata: Metadata, spec: ListenerSetSpec, status: Value }
+    ListenerSet { metadata: Metadata, spec: ListenerSetSpec, status: PackedJson }
     /// Its specification.
     ListenerSetSpec { parent_ref: ParentReference, listeners: Vec<GatewayListener> }
     /// An address that a Gateway asks for.
@@ -156,7 +158,7 @@ api_structs! {
         port: Option<u16>,
     }
     /// An HTTPRoute.
-    HttpRoute { metadata: Metadata, spec: HttpRouteSpec, status: Value }
+    HttpRoute { metadata: Metadata, spec: HttpRouteSpec, status: PackedJson }
     /// Its specification.
     HttpRouteSpec { parent_refs: Vec<ParentReference>, hostnames: Vec<String>, rules: Vec<HttpRule> }
     /// A rule of an HTTPRoute.
@@ -234,7 +236,7 @@ api_structs! {
         max_age: Option<i64>,
     }
     /// A GRPCRoute.
-    GrpcRoute { metadata: Metadata, spec: GrpcRouteSpec, status: Value }
+    GrpcRoute { metadata: Metadata, spec: GrpcRouteSpec, status: PackedJson }
     /// Its specification.
     GrpcRouteSpec { parent_refs: Vec<ParentReference>, hostnames: Vec<String>, rules: Vec<GrpcRule> }
     /// A rule of a GRPCRoute.
@@ -249,13 +251,13 @@ api_structs! {
     /// A condition of the called method.
     GrpcMethodMatch { r#type: Option<String>, service: Option<String>, method: Option<String> }
     /// A TLSRoute, TCPRoute or UDPRoute.
-    StreamRoute { metadata: Metadata, spec: StreamRouteSpec, status: Value }
+    StreamRoute { metadata: Metadata, spec: StreamRouteSpec, status: PackedJson }
     /// Its specification. Only a TLSRoute has hostnames.
     StreamRouteSpec { parent_refs: Vec<ParentReference>, hostnames: Vec<String>, rules: Vec<StreamRule> }
     /// Its rule.
     StreamRule { backend_refs: Vec<BackendReference> }
     /// A BackendTLSPolicy: TLS towards the servers of a Service.
-    BackendTlsPolicy { metadata: Metadata, spec: BackendTlsPolicySpec, status: Value }
+    BackendTlsPolicy { metadata: Metadata, spec: BackendTlsPolicySpec, status: PackedJson }
     /// Its specification.
     BackendTlsPolicySpec { target_refs: Vec<PolicyTarget>, validation: BackendValidation }
     /// A Service, or one port of it.
@@ -327,7 +329,7 @@ api_structs! {
     /// A namespace.
     Namespace { metadata: Metadata }
     /// An Ingress.
-    Ingress { metadata: Metadata, spec: IngressSpec, status: Value }
+    Ingress { metadata: Metadata, spec: IngressSpec, status: PackedJson }
     /// Its specification.
     IngressSpec {
         ingress_class_name: Option<String>,
@@ -355,8 +357,45 @@ api_structs! {
     IngressClassSpec { controller: String }
     /// Texts by name.
     ConfigMap { metadata: Metadata, data: BTreeMap<String, String> }
-    /// A Secret; only `kubernetes.io/tls`, `Opaque` and [`POLICY_SECRET_TYPE`] are kept.
-    Secret { metadata: Metadata, r#type: String, data: BTreeMap<String, String> }
+}
+
+/// A Secret; only `kubernetes.io/tls`, `Opaque` and [`POLICY_SECRET_TYPE`] are kept.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Secret {
+    /// What every object has.
+    pub metadata: Metadata,
+    /// The type.
+    pub r#type: String,
+    /// Contents by their keys, in base64.
+    pub data: BTreeMap<String, String>,
+    /// The fault of the certificate in it, once it was checked.
+    #[serde(skip)]
+    certificate_fault: OnceLock<Option<String>>,
+}
+
+impl Secret {
+    /// Returns the certificates and the private key of the Secret (PEM), which are checked once.
+    ///
+    /// # Errors
+    /// One of them is missing or invalid.
+    pub(crate) fn certificate(&self) -> Result<(Vec<u8>, Vec<u8>), String> {
+        let key = ObjectKey::new(&self.metadata.namespace, &self.metadata.name);
+        let part = |name: &str| {
+            let text = self.data.get(name).ok_or_else(|| format!("the Secret {key} has no {name}"))?;
+            BASE64.decode(text.as_bytes()).map_err(|_| format!("{name} of the Secret {key} is not base64"))
+        };
+        let (chain, private_key) = (part("tls.crt")?, part("tls.key")?);
+        let fault = self.certificate_fault.get_or_init(|| {
+            let fault = net::ServerCertificate::from_pem(&chain, &private_key).err()?;
+            let (chain_name, key_name) = (format!("{key} tls.crt"), format!("{key} tls.key"));
+            Some(fault.in_files(chain_name.as_ref(), key_name.as_ref()).to_string())
+        });
+        match fault {
+            None => Ok((chain, private_key)),
+            Some(fault) => Err(fault.clone()),
+        }
+    }
 }
 
 /// A KomainuPolicy. Its specification is read field by field, so that a fault in one hides no other.
@@ -538,6 +577,9 @@ impl Kind {
     }
 }
 
+/// Names of objects that have changed.
+pub type ChangedObjects = BTreeSet<(Kind, ObjectKey)>;
+
 /// Objects of one kind.
 pub type Table<T> = BTreeMap<ObjectKey, Arc<T>>;
 
@@ -582,6 +624,8 @@ pub struct Objects {
     pub ingress_classes: Table<IngressClass>,
     /// ConfigMaps.
     pub config_maps: Table<ConfigMap>,
+    /// Objects that have changed since [`Objects::take_changed`] was called.
+    changed: ChangedObjects,
 }
 
 /// Why an object is ignored.
@@ -690,15 +734,23 @@ impl Objects {
         if kind == Kind::ConfigMap {
             drop_large_entries(&mut object);
         }
+        let put = in_table!(self, kind, table => put_in(table, key.clone(), object));
+        let mut is_noted = false;
         if kind == Kind::KomainuPolicy {
-            let put = put_in(&mut self.policies, key.clone(), object);
-            let is_noted = match &put {
+            is_noted = match &put {
                 Ok(_) => self.unread_policies.remove(&key),
-                Err(_) => self.unread_policies.insert(key),
+                Err(_) => self.unread_policies.insert(key.clone()),
             };
-            return put.map(|is_changed| is_changed || is_noted);
         }
-        in_table!(self, kind, table => put_in(table, key, object))
+        if is_noted || put.as_ref().map_or(true, |outcome| *outcome != PutOutcome::Same) {
+            self.changed.insert((kind, key));
+        }
+        put.map(|outcome| is_noted || outcome == PutOutcome::Changed)
+    }
+
+    /// Returns the objects that were put with another meaning, or removed, since the last call.
+    pub fn take_changed(&mut self) -> ChangedObjects {
+        std::mem::take(&mut self.changed)
     }
 
     /// Returns the number of objects.
@@ -710,25 +762,25 @@ impl Objects {
 
     /// Returns the version and the status of an object of a kind that has one.
     #[must_use]
-    pub fn status(&self, kind: Kind, key: &ObjectKey) -> Option<(String, &Value)> {
+    pub fn status(&self, kind: Kind, key: &ObjectKey) -> Option<(String, Value)> {
         macro_rules! found {
-            ($table:ident) => {{
+            ($table:ident, $read:ident) => {{
                 let object = self.$table.get(key)?;
-                Some((object.metadata.resource_version.clone(), &object.status))
+                Some((object.metadata.resource_version.clone(), object.status.$read()))
             }};
         }
         match kind {
-            Kind::GatewayClass => found!(gateway_classes),
-            Kind::Gateway => found!(gateways),
-            Kind::ListenerSet => found!(listener_sets),
-            Kind::HttpRoute => found!(http_routes),
-            Kind::GrpcRoute => found!(grpc_routes),
-            Kind::TlsRoute => found!(tls_routes),
-            Kind::TcpRoute => found!(tcp_routes),
-            Kind::UdpRoute => found!(udp_routes),
-            Kind::BackendTlsPolicy => found!(backend_tls_policies),
-            Kind::KomainuPolicy => found!(policies),
-            Kind::Ingress => found!(ingresses),
+            Kind::GatewayClass => found!(gateway_classes, value),
+            Kind::Gateway => found!(gateways, clone),
+            Kind::ListenerSet => found!(listener_sets, value),
+            Kind::HttpRoute => found!(http_routes, value),
+            Kind::GrpcRoute => found!(grpc_routes, value),
+            Kind::TlsRoute => found!(tls_routes, value),
+            Kind::TcpRoute => found!(tcp_routes, value),
+            Kind::UdpRoute => found!(udp_routes, value),
+            Kind::BackendTlsPolicy => found!(backend_tls_policies, value),
+            Kind::KomainuPolicy => found!(policies, clone),
+            Kind::Ingress => found!(ingresses, value),
             _ => None,
         }
     }
@@ -736,19 +788,27 @@ impl Objects {
     /// Removes an object. Returns whether it was there.
     pub fn remove(&mut self, kind: Kind, key: &ObjectKey) -> bool {
         let was_unread = kind == Kind::KomainuPolicy && self.unread_policies.remove(key);
-        was_unread | in_table!(self, kind, table => table.remove(key).is_some())
+        let was_there = was_unread | in_table!(self, kind, table => table.remove(key).is_some());
+        if was_there {
+            self.changed.insert((kind, key.clone()));
+        }
+        was_there
     }
 
     /// Removes the objects of a kind that are not among these, as after a list.
     pub fn retain(&mut self, kind: Kind, keys: &BTreeSet<ObjectKey>) -> bool {
-        if kind == Kind::KomainuPolicy {
-            self.unread_policies.retain(|key| keys.contains(key));
+        let gone: Vec<ObjectKey> = in_table!(self, kind, table => {
+            table.keys().filter(|key| !keys.contains(key)).cloned().collect()
+        });
+        for key in &gone {
+            self.remove(kind, key);
         }
-        in_table!(self, kind, table => {
-            let before = table.len();
-            table.retain(|key, _| keys.contains(key));
-            table.len() != before
-        })
+        if kind == Kind::KomainuPolicy {
+            let unread: Vec<ObjectKey> =
+                self.unread_policies.iter().filter(|key| !keys.contains(key)).cloned().collect();
+            unread.iter().for_each(|key| _ = self.remove(kind, key));
+        }
+        !gone.is_empty()
     }
 }
 
@@ -823,10 +883,14 @@ pub fn object_key(object: &Value) -> Option<ObjectKey> {
 /// Whether two states of an object have the same meaning: versions do not count.
 trait SameMeaning {
     fn has_same_meaning(&self, other: &Self) -> bool;
+
+    /// Whether the parts of the status that the next translation reads are the same.
+    fn has_same_read_status(&self, other: &Self) -> bool;
 }
 
+/// Fields that have a meaning, and behind `=>` the parts of the status that are read.
 macro_rules! same_meaning {
-    ($($type:ty: $($field:ident),+;)*) => {
+    ($($type:ty: $($field:ident),+ $(=> $($part:literal),+)?;)*) => {
         $(impl SameMeaning for $type {
             fn has_same_meaning(&self, other: &Self) -> bool {
                 self.metadata.uid == other.metadata.uid
@@ -835,6 +899,11 @@ macro_rules! same_meaning {
                     && self.metadata.annotations == other.metadata.annotations
                     $(&& self.$field == other.$field)+
             }
+
+            #[allow(unused_variables, reason = "most kinds have no such part")]
+            fn has_same_read_status(&self, other: &Self) -> bool {
+                true $($(&& self.status.get($part) == other.status.get($part))+)?
+            }
         })*
     };
 }
@@ -842,13 +911,13 @@ macro_rules! same_meaning {
 same_meaning! {
     // Statuses have no meaning: they are written.
     GatewayClass: spec;
-    Gateway: spec;
+    Gateway: spec => "addresses", "attachedListenerSets";
     HttpRoute: spec;
     ListenerSet: spec;
     GrpcRoute: spec;
     StreamRoute: spec;
     BackendTlsPolicy: spec;
-    KomainuPolicy: spec;
+    KomainuPolicy: spec => "ancestors";
     ReferenceGrant: spec;
     Service: spec, status;
     EndpointSlice: address_type, endpoints, ports;
@@ -859,11 +928,20 @@ same_meaning! {
     ConfigMap: data;
 }
 
+/// How a state of an object differs from the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PutOutcome {
+    Same,
+    /// In a part of the status that the next translation reads.
+    StatusRead,
+    Changed,
+}
+
 fn put_in<T: DeserializeOwned + SameMeaning>(
     table: &mut Table<T>,
     key: ObjectKey,
     object: Value,
-) -> Result<bool, RefusedObject> {
+) -> Result<PutOutcome, RefusedObject> {
     let object: T = match serde_json::from_value(object) {
         Ok(object) => object,
         Err(error) => {
@@ -873,15 +951,19 @@ fn put_in<T: DeserializeOwned + SameMeaning>(
     };
     match table.get(&key) {
         Some(known) => {
-            let is_changed = !known.has_same_meaning(&object);
+            let outcome = match (known.has_same_meaning(&object), known.has_same_read_status(&object)) {
+                (false, _) => PutOutcome::Changed,
+                (true, false) => PutOutcome::StatusRead,
+                (true, true) => PutOutcome::Same,
+            };
             // The version counts for the next change of the status.
             table.insert(key, Arc::new(object));
-            Ok(is_changed)
+            Ok(outcome)
         }
         None if table.len() >= OBJECTS_MAX => Err(RefusedObject::TooMany),
         None => {
             table.insert(key, Arc::new(object));
-            Ok(true)
+            Ok(PutOutcome::Changed)
         }
     }
 }

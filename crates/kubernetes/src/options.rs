@@ -14,7 +14,7 @@ pub const CONTROLLER_NAME: &str = "komainu.dev/gateway-controller";
 pub const MEMORY_FOLDER: &str = "/komainu-kubernetes";
 
 /// What does not come from objects.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct TranslateOptions {
     /// The only GatewayClass to serve; `None` for all of this controller.
     pub gateway_class: Option<String>,
@@ -48,7 +48,7 @@ pub struct GatewayServiceOptions {
 }
 
 /// Settings of Ingresses that do not come from objects.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct IngressOptions {
     /// The only IngressClass to serve; `None` for all of this controller.
     pub class: Option<String>,

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::backends::{Backend, BackendGroups, BackendSource, BackendUser};
 use crate::grants::{CrossReference, is_reference_allowed};
-use crate::listeners::JudgedGateway;
+use crate::listeners::{JudgedGateway, JudgedGateways};
 use crate::objects::{
     BackendReference, GATEWAY_GROUP, HttpRoute, KomainuPolicy, ObjectKey, Objects, POLICY_GROUP,
     POLICY_SECRET_TYPE,
@@ -32,14 +32,14 @@ const UNAVAILABLE: u16 = 503;
 type FileContents = BTreeMap<String, Vec<u8>>;
 
 /// What the policies of a target add to it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct AppliedPolicy {
     values: BTreeMap<&'static str, AppliedValue>,
     /// Status of every answer, if requests are not served.
     closed: Option<u16>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 struct AppliedValue {
     value: Value,
     policy: ObjectKey,
@@ -86,7 +86,7 @@ struct PolicyFault {
 /// Judges all policies, the oldest first. `groups` gets the Services that they name, `files` the contents of Secrets and pages.
 pub(crate) fn judge_policies(
     objects: &Objects,
-    gateways: &[JudgedGateway],
+    gateways: &JudgedGateways,
     source: &BackendSource<'_>,
     groups: &mut BackendGroups,
     files: &mut FileContents,
@@ -97,14 +97,13 @@ pub(crate) fn judge_policies(
     };
     let mut sorted: Vec<_> = objects.policies.iter().collect();
     sorted.sort_by_key(|(key, policy)| (&policy.metadata.creation_timestamp, *key));
-    let ours: BTreeSet<&ObjectKey> = gateways.iter().map(|gateway| &gateway.key).collect();
     for (key, policy) in sorted {
         let resolved = match &policy.spec().fault {
             Some(fault) => Err(PolicyFault { unresolved: None, message: fault.clone() }),
             None => PolicyResolver { objects, source, key, policy }.resolve(groups, files),
         };
         let targets = policy.spec().targets.iter().filter_map(|target| {
-            let verdict = find_target(objects, gateways, &ours, &key.namespace, target);
+            let verdict = find_target(objects, gateways, &key.namespace, target);
             let conditions = set.add_target(key, policy, target, &verdict, &resolved)?;
             let generation = policy.metadata.generation;
             Some(json!({
@@ -134,8 +133,7 @@ fn target_json(namespace: &str, target: &PolicyTarget) -> Value {
 
 fn find_target(
     objects: &Objects,
-    gateways: &[JudgedGateway],
-    ours: &BTreeSet<&ObjectKey>,
+    gateways: &JudgedGateways,
     namespace: &str,
     target: &PolicyTarget,
 ) -> TargetVerdict {
@@ -145,7 +143,7 @@ fn find_target(
         None => true,
     };
     let found = match target.kind {
-        TargetKind::Gateway => match gateways.iter().find(|gateway| gateway.key == key) {
+        TargetKind::Gateway => match gateways.position(&key).map(|at| &gateways.gateways[at]) {
             Some(gateway) => {
                 has_section(Box::new(gateway.own_listeners().iter().map(|own| own.name.as_str())))
             }
@@ -153,7 +151,7 @@ fn find_target(
             None => return TargetVerdict::Absent,
         },
         TargetKind::HttpRoute => match objects.http_routes.get(&key) {
-            Some(route) if !is_ours(route, namespace, ours) => return TargetVerdict::Foreign,
+            Some(route) if !is_ours(route, namespace, gateways) => return TargetVerdict::Foreign,
             Some(route) => {
                 has_section(Box::new(route.spec.rules.iter().filter_map(|rule| rule.name.as_deref())))
             }
@@ -164,11 +162,11 @@ fn find_target(
 }
 
 /// Whether a route has a Gateway of this controller as parent, or a parent of another kind, which only a Gateway's listeners may be.
-fn is_ours(route: &HttpRoute, namespace: &str, ours: &BTreeSet<&ObjectKey>) -> bool {
+fn is_ours(route: &HttpRoute, namespace: &str, gateways: &JudgedGateways) -> bool {
     route.spec.parent_refs.iter().any(|parent| {
         let is_gateway = parent.kind.as_deref().is_none_or(|kind| kind == "Gateway");
         let key = ObjectKey::new(parent.namespace.as_deref().unwrap_or(namespace), &parent.name);
-        !is_gateway || ours.contains(&key)
+        !is_gateway || gateways.position(&key).is_some()
     })
 }
 
@@ -281,6 +279,24 @@ impl PolicySet {
                 StatusCondition::new("Conflicted", true, "Conflicted", &text),
             ]
         }
+    }
+
+    /// Returns the HTTPRoutes whose policies differ between two sets.
+    pub(crate) fn changed_routes(&self, other: &PolicySet) -> BTreeSet<ObjectKey> {
+        let differing = |one: &PolicySet, other: &PolicySet| -> Vec<ObjectKey> {
+            let changed =
+                one.levels.iter().filter(|(level, applied)| other.levels.get(level) != Some(applied));
+            changed
+                .filter(|((kind, ..), _)| *kind == TargetKind::HttpRoute)
+                .map(|((_, key, _), _)| key.clone())
+                .collect()
+        };
+        differing(self, other).into_iter().chain(differing(other, self)).collect()
+    }
+
+    /// Returns the namespaces that only one of two sets has closed.
+    pub(crate) fn changed_namespaces(&self, other: &PolicySet) -> BTreeSet<String> {
+        self.closed_namespaces.symmetric_difference(&other.closed_namespaces).cloned().collect()
     }
 
     /// Returns the policies of a listener. Those of ListenerSets have the ones of the whole Gateway.

@@ -1,35 +1,37 @@
 //! The thread that watches the API server, hands finished configurations to the server, and writes statuses.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use config::Config;
-use hyper::Method;
 use logging::notice::ErrorLog;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, sleep_until};
 
 use crate::account::ApiAccount;
 use crate::changes::{ClusterChange, ClusterFiles, change};
 use crate::client::{ApiClient, ApiError, WatchEvent};
-use crate::config_reader::ConfigReader;
 use crate::controller_status::{SharedStatus, now_unix_ms};
-use crate::events::{EventLedger, event_json};
 use crate::gateway_services::WantedObject;
 use crate::ingress::ObjectEvent;
-use crate::lease::{LeaseHolder, RENEW_INTERVAL, now_text};
-use crate::objects::{Kind, ObjectKey, Objects, object_key};
+use crate::lease::now_text;
+use crate::objects::{ChangedObjects, Kind, Objects, object_key};
 use crate::options::TranslateOptions;
+use crate::packed::PackedJson;
 use crate::status::merged_status;
-use crate::translate::{ClusterConfig, DesiredStatus, translate_with};
+use crate::tasks::{
+    StatusName, StatusWrite, WaitingStatuses, hold_lease, write_events, write_objects, write_statuses,
+};
+use crate::translate::{TranslatedChange, Translator};
 
 /// Time to wait for further changes before the objects are translated.
 const DEBOUNCE: Duration = Duration::from_millis(5);
+/// Time after which a status that could not be written is compared again.
+const UNWRITTEN_INTERVAL: Duration = Duration::from_millis(500);
 /// Time to wait for further changes of statuses before they are compared with those that they should be.
 const STATUS_DEBOUNCE: Duration = Duration::from_millis(100);
 /// Time between two attempts to bind an address that could not be bound, or to apply what could not be applied.
@@ -40,14 +42,6 @@ const ABSENT_INTERVAL: Duration = Duration::from_secs(30);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 /// Events that wait.
 const EVENTS_MAX: usize = 1024;
-/// Statuses that are written at the same time.
-const WRITES_MAX: usize = 8;
-
-/// Time between two looks at Events that wait for their turn, and at those that last.
-const EVENTS_PAUSE: Duration = Duration::from_secs(1);
-const EVENTS_PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Time in which changes of warnings are gathered.
-const EVENTS_GAP: Duration = Duration::from_millis(200);
 
 /// Puts a change in force. The error is a text for the log.
 pub type ApplyConfig = Box<dyn FnMut(ClusterChange) -> Result<(), String> + Send>;
@@ -89,8 +83,6 @@ enum ControllerEvent {
     Deleted(Kind, Value),
     /// A request has failed.
     Failed(Kind, String),
-    /// A status could not be written.
-    Unwritten,
 }
 
 type SharedApply = Arc<Mutex<ApplyConfig>>;
@@ -116,26 +108,27 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
         options.identity.clone(),
         log.clone(),
     ));
-    let (objects, to_apply) = watch::channel(Arc::new(Vec::new()));
+    let (wanted, to_apply) = watch::channel(Arc::new(Vec::new()));
     tokio::spawn(write_objects(client.clone(), to_apply, is_leader.clone(), log.clone()));
-    let (wanted, to_write) = watch::channel(Arc::new(Vec::new()));
-    tokio::spawn(write_statuses(client, to_write, is_leader.clone(), events.clone(), log.clone()));
+    let waiting = Arc::new(WaitingStatuses::default());
+    let (unwritten, mut not_written) = mpsc::channel(EVENTS_MAX);
+    tokio::spawn(write_statuses(client, waiting.clone(), is_leader.clone(), unwritten, log.clone()));
     let mut controller = Controller {
-        objects: Objects::default(),
+        objects: Arc::default(),
         seen: BTreeSet::new(),
         api_versions: BTreeMap::new(),
         failing: BTreeMap::new(),
         options: options.translate,
-        reader: Arc::default(),
+        translator: Arc::default(),
+        changed: ChangedObjects::new(),
         applied: None,
-        applied_addresses: BTreeSet::new(),
+        applied_addresses: Arc::default(),
         apply,
+        waiting,
         wanted,
-        wanted_objects: objects,
         warnings,
-        statuses: Vec::new(),
-        settled: HashMap::new(),
-        hash_key: RandomState::new(),
+        statuses: HashMap::new(),
+        unsettled: BTreeSet::new(),
         retry_at: None,
         log,
         logged: BTreeSet::new(),
@@ -166,13 +159,16 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
                     dirty_at.get_or_insert_with(Instant::now);
                 }
             }
+            Some(name) = not_written.recv() => controller.note_unwritten(name),
             changed = is_leader.changed() => {
                 if changed.is_err() {
                     return;
                 }
                 let leads = *is_leader.borrow();
                 controller.status.change(|status| status.is_leader = leads);
-                controller.offer_statuses();
+                if leads {
+                    controller.offer_all_statuses();
+                }
             }
         }
     }
@@ -253,183 +249,9 @@ async fn follow_once(
     }
 }
 
-async fn hold_lease(
-    client: ApiClient,
-    namespace: String,
-    identity: String,
-    leader: watch::Sender<bool>,
-    log: ErrorLog,
-) {
-    let mut lease = LeaseHolder::new(client, &namespace, &identity);
-    let mut is_reported = false;
-    let mut renewed_at = Instant::now();
-    loop {
-        match lease.acquire().await {
-            Ok(holds) => {
-                is_reported = false;
-                renewed_at = Instant::now();
-                leader.send_if_modified(|now| std::mem::replace(now, holds) != holds);
-            }
-            Err(error) => {
-                if renewed_at.elapsed() > crate::lease::LEASE_DURATION {
-                    leader.send_if_modified(|now| std::mem::replace(now, false));
-                }
-                if !std::mem::replace(&mut is_reported, true) {
-                    log.warn(&format!("the Lease in the namespace {namespace} cannot be had, and no status is written: {error}"));
-                }
-            }
-        }
-        sleep(RENEW_INTERVAL).await;
-    }
-}
-
-/// Writes Events of the present warnings, as far as their rates allow, while this replica holds the Lease.
-async fn write_events(
-    client: ApiClient,
-    mut present: watch::Receiver<Arc<Vec<ObjectEvent>>>,
-    mut is_leader: watch::Receiver<bool>,
-    identity: String,
-    log: ErrorLog,
-) {
-    let mut ledger = EventLedger::new(Instant::now());
-    let mut is_reported = false;
-    loop {
-        // Also without changes, for those that wait and those that last.
-        let pause = if ledger.has_waiting() { EVENTS_PAUSE } else { EVENTS_PAUSE_MAX };
-        tokio::select! {
-            changed = present.changed() => if changed.is_err() { return },
-            // Warnings may be older than the Lease.
-            changed = is_leader.changed() => if changed.is_err() { return },
-            () = sleep(pause) => {}
-        }
-        if !*is_leader.borrow_and_update() {
-            continue;
-        }
-        let warnings = present.borrow_and_update().clone();
-        for event in ledger.take_due(&warnings, Instant::now()) {
-            let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", event.key.namespace);
-            let object = event_json(&event, &identity, &now_text());
-            let sent = client.request(Method::POST, &path, Some(("application/json", &object))).await;
-            match sent {
-                // Another replica, or this one before a restart, has written it; or the namespace is going.
-                Ok(_) | Err(ApiError::Status(409 | 404, _)) => {}
-                Err(error) => {
-                    if !std::mem::replace(&mut is_reported, true) {
-                        log.warn(&format!("Events cannot be written: {error}"));
-                    }
-                }
-            }
-        }
-        sleep(EVENTS_GAP).await;
-    }
-}
-
-/// Creates and changes objects while this replica holds the Lease. The watch brings them back, so that none is written twice.
-async fn write_objects(
-    client: ApiClient,
-    mut wanted: watch::Receiver<Arc<Vec<WantedObject>>>,
-    mut is_leader: watch::Receiver<bool>,
-    log: ErrorLog,
-) {
-    let mut is_reported = false;
-    let mut has_failed = false;
-    loop {
-        tokio::select! {
-            changed = wanted.changed() => if changed.is_err() { return },
-            changed = is_leader.changed() => if changed.is_err() { return },
-            () = sleep(RETRY_INTERVAL), if has_failed => {}
-        }
-        if !*is_leader.borrow_and_update() {
-            continue;
-        }
-        has_failed = false;
-        let objects = wanted.borrow_and_update().clone();
-        for WantedObject { kind, key, object } in objects.iter() {
-            let path = kind.path(kind.resource().1[0], &key.namespace, &key.name);
-            let path = format!("{path}?fieldManager=komainu&force=true");
-            let media_type = "application/apply-patch+yaml";
-            match client.request(Method::PATCH, &path, Some((media_type, object))).await {
-                Ok(_) => {}
-                // The namespace, or the Gateway, is going.
-                Err(ApiError::Status(404, _)) => {}
-                Err(error) => {
-                    has_failed = true;
-                    if !std::mem::replace(&mut is_reported, true) {
-                        log.warn(&format!("the {} {key} cannot be written: {error}", kind.name()));
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// A status to write: the object's kind, name and version, and its whole new status.
-#[derive(Clone, Debug, PartialEq)]
-struct StatusWrite {
-    kind: Kind,
-    api_version: &'static str,
-    key: ObjectKey,
-    version: String,
-    status: Value,
-}
-
-/// Writes the newest statuses, a few at a time.
-async fn write_statuses(
-    client: ApiClient,
-    mut wanted: watch::Receiver<Arc<Vec<StatusWrite>>>,
-    is_leader: watch::Receiver<bool>,
-    events: mpsc::Sender<ControllerEvent>,
-    log: ErrorLog,
-) {
-    let mut is_reported = false;
-    while wanted.changed().await.is_ok() {
-        let writes = wanted.borrow_and_update().clone();
-        for some in writes.chunks(WRITES_MAX) {
-            if !*is_leader.borrow() || wanted.has_changed().unwrap_or(true) {
-                break;
-            }
-            let mut tasks = tokio::task::JoinSet::new();
-            for write in some.iter().cloned() {
-                let client = client.clone();
-                tasks.spawn(async move {
-                    let path =
-                        write.kind.path(write.api_version, &write.key.namespace, &write.key.name) + "/status";
-                    // The version makes the API server refuse it if the object has changed.
-                    let patch =
-                        json!({ "metadata": { "resourceVersion": write.version }, "status": write.status });
-                    let outcome = client
-                        .request(Method::PATCH, &path, Some(("application/merge-patch+json", &patch)))
-                        .await;
-                    (write, outcome)
-                });
-            }
-            while let Some(done) = tasks.join_next().await {
-                let Ok((write, outcome)) = done else { continue };
-                match outcome {
-                    // The watch brings the object; the response may be older than what it has brought. An object that is gone
-                    // needs no status.
-                    Ok(_) | Err(ApiError::Status(404, _)) => continue,
-                    Err(ApiError::Status(409, _)) => {}
-                    Err(error) => {
-                        if !std::mem::replace(&mut is_reported, true) {
-                            log.warn(&format!(
-                                "the status of the {} {} cannot be written: {error}",
-                                write.kind.name(),
-                                write.key
-                            ));
-                        }
-                    }
-                }
-                if events.send(ControllerEvent::Unwritten).await.is_err() {
-                    return;
-                }
-            }
-        }
-    }
-}
-
 struct Controller {
-    objects: Objects,
+    /// Shared with a translation while it runs.
+    objects: Arc<Objects>,
     /// Kinds that were listed, or that the API server does not have.
     seen: BTreeSet<Kind>,
     /// Versions of the API in which kinds were listed.
@@ -437,19 +259,20 @@ struct Controller {
     /// Kinds whose requests fail.
     failing: BTreeMap<Kind, String>,
     options: TranslateOptions,
-    /// The parts of configurations that are known.
-    reader: Arc<Mutex<ConfigReader>>,
+    translator: Arc<Mutex<Translator>>,
+    /// Objects that have changed since the last translation.
+    changed: ChangedObjects,
     /// The configuration in force, with its files.
-    applied: Option<(Config, ClusterFiles)>,
-    applied_addresses: BTreeSet<String>,
+    applied: Option<(Config, Arc<ClusterFiles>)>,
+    applied_addresses: Arc<BTreeSet<String>>,
     apply: SharedApply,
-    wanted: watch::Sender<Arc<Vec<StatusWrite>>>,
+    waiting: Arc<WaitingStatuses>,
     /// Objects that are absent or have another content.
-    wanted_objects: watch::Sender<Arc<Vec<WantedObject>>>,
-    statuses: Vec<DesiredStatus>,
-    /// Objects whose status is as it should be: their version, and a hash of that status.
-    settled: HashMap<(Kind, ObjectKey), (String, u64)>,
-    hash_key: RandomState,
+    wanted: watch::Sender<Arc<Vec<WantedObject>>>,
+    /// Statuses as they should be.
+    statuses: HashMap<StatusName, PackedJson>,
+    /// Objects whose status has to be compared with the one that it should be.
+    unsettled: BTreeSet<StatusName>,
     /// The present warnings about objects, for Events.
     warnings: watch::Sender<Arc<Vec<ObjectEvent>>>,
     /// Time to try again what failed.
@@ -470,7 +293,7 @@ impl Controller {
                 self.recover(kind);
                 self.api_versions.insert(kind, version);
                 let keys = objects.iter().filter_map(object_key).collect();
-                let mut is_changed = self.objects.retain(kind, &keys);
+                let mut is_changed = Arc::make_mut(&mut self.objects).retain(kind, &keys);
                 for object in objects {
                     is_changed |= self.put(kind, object);
                 }
@@ -486,7 +309,7 @@ impl Controller {
                 self.put(kind, object)
             }
             ControllerEvent::Deleted(kind, object) => {
-                object_key(&object).is_some_and(|key| self.objects.remove(kind, &key))
+                object_key(&object).is_some_and(|key| Arc::make_mut(&mut self.objects).remove(kind, &key))
             }
             ControllerEvent::Failed(kind, error) => {
                 // All kinds fail together, mostly for the same reason.
@@ -503,11 +326,13 @@ impl Controller {
                 self.failing.insert(kind, error);
                 false
             }
-            ControllerEvent::Unwritten => {
-                self.retry_at.get_or_insert_with(|| Instant::now() + Duration::from_millis(500));
-                false
-            }
         }
+    }
+
+    /// Has a status compared again that could not be written.
+    fn note_unwritten(&mut self, name: StatusName) {
+        self.unsettled.insert(name);
+        self.compare_at.get_or_insert_with(|| Instant::now() + UNWRITTEN_INTERVAL);
     }
 
     fn recover(&mut self, kind: Kind) {
@@ -520,16 +345,19 @@ impl Controller {
     }
 
     fn put(&mut self, kind: Kind, object: Value) -> bool {
-        let name = object_key(&object).map(|key| key.to_string()).unwrap_or_default();
-        match self.objects.put(kind, object) {
+        let key = object_key(&object).unwrap_or_default();
+        match Arc::make_mut(&mut self.objects).put(kind, object) {
             Ok(is_changed) => {
-                if !is_changed {
-                    // Its status may have changed, by others too.
+                // Its status may have changed, by others too.
+                let name = (kind, key);
+                if self.statuses.contains_key(&name) {
+                    self.unsettled.insert(name);
                     self.compare_at.get_or_insert_with(|| Instant::now() + STATUS_DEBOUNCE);
                 }
                 is_changed
             }
             Err(refused) => {
+                let name = key.to_string();
                 self.log_once(format!("the {} {name} is ignored: {refused:?}", kind.name()));
                 true
             }
@@ -545,26 +373,21 @@ impl Controller {
 
     /// Translates the objects, puts the configuration in force if it has changed, and offers the statuses.
     async fn update(&mut self) {
-        self.retry_at = None;
-        let was_unusable = !self.options.unusable.is_empty();
-        self.options.unusable.clear();
+        if self.retry_at.take_if(|at| *at <= Instant::now()).is_some() {
+            self.options.unusable.clear();
+        }
         let mut translated = self.translate().await;
         if let Ok(translation) = &translated {
             self.options.assigned.clone_from(&translation.assigned);
-            self.options.unusable = self.unusable_addresses(&translation.addresses);
-            if !self.options.unusable.is_empty() {
-                if !was_unusable {
-                    let texts: Vec<String> = self
-                        .options
-                        .unusable
-                        .iter()
-                        .map(|(address, why)| format!("{address}: {why}"))
-                        .collect();
-                    self.log.warn(&format!("addresses of Gateways cannot be used: {}", texts.join("; ")));
-                }
-                self.retry_at = Some(Instant::now() + RETRY_INTERVAL);
+            let unusable = self.unusable_addresses(&translation.addresses);
+            if !unusable.is_empty() {
+                self.report_unusable(&unusable);
+                self.options.unusable.extend(unusable);
                 translated = self.translate().await;
             }
+        }
+        if !self.options.unusable.is_empty() {
+            self.retry_at.get_or_insert_with(|| Instant::now() + RETRY_INTERVAL);
         }
         let translation = match translated {
             Ok(translation) => translation,
@@ -576,18 +399,16 @@ impl Controller {
                 return;
             }
         };
-        let ClusterConfig { config, files, statuses, addresses, events, wanted, .. } = translation;
-        let wanted = Arc::new(wanted);
-        self.wanted_objects.send_if_modified(|known| {
+        let TranslatedChange { config, files, addresses, events, wanted, .. } = translation;
+        self.wanted.send_if_modified(|known| {
             *known != wanted && {
                 *known = wanted;
                 true
             }
         });
-        let warnings = Arc::new(events);
         self.warnings.send_if_modified(|known| {
-            *known != warnings && {
-                *known = warnings;
+            *known != events && {
+                *known = events;
                 true
             }
         });
@@ -617,13 +438,13 @@ impl Controller {
                 Err(_) => return,
             }
         }
-        self.statuses = statuses;
+        self.take_statuses();
         self.offer_statuses();
     }
 
     fn note_applied(&mut self, kind: AppliedKind, config: &Config) {
-        let counts = self.reader.lock().unwrap_or_else(PoisonError::into_inner).counts();
-        let objects = self.objects.count() as u64;
+        let counts = self.translator().counts();
+        let objects = Arc::make_mut(&mut self.objects).count() as u64;
         self.status.change(|status| {
             *match kind {
                 AppliedKind::Whole => &mut status.whole_changes,
@@ -637,16 +458,42 @@ impl Controller {
         });
     }
 
-    async fn translate(&self) -> Result<ClusterConfig, String> {
-        let objects = self.objects.clone();
-        let options = self.options.clone();
-        let reader = self.reader.clone();
+    fn translator(&self) -> MutexGuard<'_, Translator> {
+        self.translator.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn translate(&mut self) -> Result<TranslatedChange, String> {
+        self.changed.append(&mut Arc::make_mut(&mut self.objects).take_changed());
+        let changed = std::mem::take(&mut self.changed);
+        let (objects, options) = (self.objects.clone(), self.options.clone());
+        let translator = self.translator.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-            translate_with(&objects, &options, &mut reader)
+            let mut translator = translator.lock().unwrap_or_else(PoisonError::into_inner);
+            translator.translate(&objects, &changed, &options)
         });
-        let done = done.await;
-        done.unwrap_or_else(|_| Err("the translation has failed".to_owned()))
+        done.await.unwrap_or_else(|_| Err("the translation has failed".to_owned()))
+    }
+
+    /// Takes the statuses over that have changed.
+    fn take_statuses(&mut self) {
+        let changed = self.translator().take_statuses();
+        for (kind, key, status) in changed {
+            let name = (kind, key);
+            match status {
+                Some(status) => _ = self.statuses.insert(name.clone(), status),
+                None => {
+                    self.statuses.remove(&name);
+                    self.waiting.set(&name, None);
+                }
+            }
+            self.unsettled.insert(name);
+        }
+    }
+
+    /// Logs the addresses that cannot be bound, once.
+    fn report_unusable(&mut self, unusable: &BTreeMap<String, String>) {
+        let texts: Vec<String> = unusable.iter().map(|(address, why)| format!("{address}: {why}")).collect();
+        self.log_once(format!("addresses of Gateways cannot be used: {}", texts.join("; ")));
     }
 
     /// Tries to bind the addresses that are not open yet.
@@ -655,38 +502,28 @@ impl Controller {
         new.filter_map(|address| Some((address.clone(), bind_fault(address)?))).collect()
     }
 
+    /// Offers all statuses again, after another replica may have written them.
+    fn offer_all_statuses(&mut self) {
+        self.unsettled.extend(self.statuses.keys().cloned());
+        self.offer_statuses();
+    }
+
     /// Offers the statuses that differ from those of the objects.
     fn offer_statuses(&mut self) {
         let now = now_text();
-        let (mut writes, mut settled) = (Vec::new(), HashMap::new());
-        for desired in &self.statuses {
-            let Some((version, present)) = self.present_status(desired) else { continue };
-            let Some(api_version) = self.api_versions.get(&desired.kind).copied() else { continue };
-            let name = (desired.kind, desired.key.clone());
-            // Of thousands of objects, few have changed since they were compared.
-            let compared = (version, self.hash_key.hash_one(&desired.status));
-            if self.settled.get(&name) != Some(&compared)
-                && let Some(status) = merged_status(desired.kind, present, &desired.status, &now)
-            {
-                writes.push(StatusWrite {
-                    kind: desired.kind,
-                    api_version,
-                    key: desired.key.clone(),
-                    version: compared.0,
-                    status,
-                });
-                continue;
-            }
-            settled.insert(name, compared);
-        }
-        self.settled = settled;
-        if !writes.is_empty() {
-            self.wanted.send_replace(Arc::new(writes));
+        for name in std::mem::take(&mut self.unsettled) {
+            let write = self.status_write(&name, &now);
+            self.waiting.set(&name, write);
         }
     }
 
-    fn present_status(&self, desired: &DesiredStatus) -> Option<(String, &Value)> {
-        self.objects.status(desired.kind, &desired.key)
+    /// Returns what to write to an object, if its status is not as it should be.
+    fn status_write(&self, name: &StatusName, now: &str) -> Option<StatusWrite> {
+        let desired = self.statuses.get(name)?;
+        let (version, present) = self.objects.status(name.0, &name.1)?;
+        let api_version = self.api_versions.get(&name.0).copied()?;
+        let status = merged_status(name.0, &present, &desired.value(), now)?;
+        Some(StatusWrite { api_version, version, status })
     }
 }
 

@@ -199,11 +199,14 @@ pub(crate) fn serve_cluster(
         let apply = Box::new(move |change| {
             let outcome = match change {
                 ClusterChange::Whole(config, files) => {
+                    let files = Arc::unwrap_or_clone(files);
                     *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((*config, files));
                     (server.reload)()
                 }
                 ClusterChange::Servers(groups) => (server.change_part)(PartChange::Servers(groups)),
-                ClusterChange::Certificates(files) => (server.change_part)(PartChange::Certificates(files)),
+                ClusterChange::Certificates(files) => {
+                    (server.change_part)(PartChange::Certificates(Arc::unwrap_or_clone(files)))
+                }
             };
             match outcome.effect {
                 ReloadEffect::Active | ReloadEffect::PartlyActive => Ok(()),

@@ -78,7 +78,10 @@ fn owners_answer_the_misses_of_others() {
         for turn in 0..3 {
             let answer = servers[(at + turn) % 3].rig.get(&path);
             answer.expect(200, &format!("GET {path} HTTP/1.1"));
-            answer.expect_field("X-Version", "1").expect_no_field("Komainu-Peer").expect_no_field("Cache-Tag");
+            answer
+                .expect_field("X-Version", "1")
+                .expect_no_field("Komainu-Peer")
+                .expect_no_field("Cache-Tag");
         }
     }
     assert_eq!(asked(&origin, "/page/"), 30);

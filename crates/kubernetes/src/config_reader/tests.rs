@@ -4,7 +4,7 @@ use super::*;
 use crate::changes::{ClusterChange, ClusterFiles, change};
 
 fn difference(before: &Config, after: &Config) -> Option<ClusterChange> {
-    let files = ClusterFiles::new();
+    let files = Arc::new(ClusterFiles::new());
     change((before, &files), (after, &files))
 }
 
@@ -34,13 +34,63 @@ fn placed(tree: &Value) -> Node {
     node
 }
 
+/// Reads whole trees, part by part.
+#[derive(Default)]
+struct TreeReader {
+    reader: ConfigReader,
+    groups: BTreeSet<String>,
+    sites: Vec<ReadSite>,
+}
+
+impl TreeReader {
+    fn counts(&self) -> ReadCounts {
+        self.reader.counts()
+    }
+
+    fn read(&mut self, mut node: Node) -> Result<Config, Vec<Finding>> {
+        let mut take = |key: &str| {
+            let NodeData::Table(entries) = &mut node.data else { return None };
+            let at = entries.iter().position(|entry| entry.key == key)?;
+            Some(entries.remove(at).value.data)
+        };
+        let Some(NodeData::Table(groups)) = take("upstreams") else { panic!("groups") };
+        let Some(NodeData::List(sites)) = take("site") else { panic!("sites") };
+        let (own, sites): (Vec<Node>, Vec<Node>) = sites.into_iter().partition(|site| site.span.start == 0);
+        node.set_entry("site", Node::list(own));
+        self.reader.read_base(node)?;
+        let mut changed: Vec<(String, Option<Node>)> =
+            std::mem::take(&mut self.groups).into_iter().map(|name| (name, None)).collect();
+        changed.retain(|(name, _)| groups.iter().all(|entry| entry.key != *name));
+        self.groups = groups.iter().map(|entry| entry.key.clone()).collect();
+        changed.extend(groups.into_iter().map(|entry| (entry.key, Some(entry.value))));
+        self.reader.read_groups(changed)?;
+        self.reader.read_streams(Vec::new())?;
+        let (mut read, mut findings) = (Vec::new(), Vec::new());
+        let known = std::mem::take(&mut self.sites);
+        let find = |_, id| known.iter().find(|site| site.is_of(id)).cloned();
+        for site in self.reader.read_sites(sites, &find) {
+            match site {
+                Ok(site) => read.push(site),
+                Err(found) => findings.extend(found),
+            }
+        }
+        self.sites = known;
+        if !findings.is_empty() {
+            self.sites.extend(read);
+            return Err(findings);
+        }
+        self.sites = read;
+        Ok(self.reader.join(self.sites.iter().map(|site| site.site.clone()).collect()))
+    }
+}
+
 fn counts(bases: u64, groups: u64, sites: u64) -> ReadCounts {
     ReadCounts { bases, groups, sites }
 }
 
 #[test]
 fn only_parts_that_changed_are_read() {
-    let mut reader = ConfigReader::default();
+    let mut reader = TreeReader::default();
     let mut read = |tree: &Value| {
         let config = reader.read(placed(tree)).unwrap();
         (config, reader.counts())
@@ -68,7 +118,7 @@ fn only_parts_that_changed_are_read() {
 
 #[test]
 fn site_depends_on_the_groups_that_it_names() {
-    let mut reader = ConfigReader::default();
+    let mut reader = TreeReader::default();
     let mut tree = tree(&["a.test"], &["http://10.0.0.1:80"]);
     let before = reader.read(placed(&tree)).unwrap();
     tree["upstreams"]["two"]["timeouts"] = json!({ "head": "3s" });
@@ -82,7 +132,7 @@ fn site_depends_on_the_groups_that_it_names() {
 
 #[test]
 fn faults_have_their_places_and_other_parts_stay_known() {
-    let mut reader = ConfigReader::default();
+    let mut reader = TreeReader::default();
     let mut tree = tree(&["a.test", "b.test"], &["http://10.0.0.1:80"]);
     tree["site"][2]["route"][0]["method"] = json!("lower case");
     tree["site"][1]["route"][0]["proxy"]["upstream"] = json!("three");
@@ -99,7 +149,7 @@ fn faults_have_their_places_and_other_parts_stay_known() {
 #[test]
 fn joined_configuration_is_that_of_the_whole_tree() {
     let tree = tree(&["a.test", "b.test"], &["http://10.0.0.1:80", "http://10.0.0.2:80"]);
-    let joined = ConfigReader::default().read(placed(&tree)).unwrap();
+    let joined = TreeReader::default().read(placed(&tree)).unwrap();
     let (whole, _) = Config::from_node(placed(&tree), 9, "whole", Path::new("/")).unwrap();
     assert_eq!(joined.upstreams, whole.upstreams);
     assert_eq!(joined.listeners().collect::<Vec<_>>(), whole.listeners().collect::<Vec<_>>());

@@ -75,6 +75,8 @@ struct HostRoute {
 /// All Ingresses that are served.
 pub(crate) struct IngressSet {
     ingresses: Vec<JudgedIngress>,
+    /// Faults of each, with those that are found after it was judged.
+    faults: Vec<Faults>,
     hosts: BTreeMap<String, IngressHost>,
     /// Addresses and hosts that Gateways have.
     taken: BTreeSet<(String, String)>,
@@ -84,6 +86,11 @@ pub(crate) struct IngressSet {
 }
 
 impl IngressSet {
+    /// Whether a host's connections are passed through.
+    pub(crate) fn passes_through(&self) -> bool {
+        self.hosts.values().any(|host| host.passed_to.is_some())
+    }
+
     /// Returns the number of Ingresses.
     pub(crate) fn len(&self) -> usize {
         self.ingresses.len()
@@ -97,6 +104,7 @@ impl IngressSet {
         listeners: impl Iterator<Item = (String, bool)>,
     ) {
         self.taken = taken;
+        self.faults = self.ingresses.iter().map(|judged| judged.faults.clone()).collect();
         let of_ours = [(&self.options.http, false), (&self.options.https, true)];
         self.clashing = listeners
             .filter(|(address, is_tls)| {
@@ -109,7 +117,7 @@ impl IngressSet {
                 let note = format!(
                     "a Gateway has the address {address} for another protocol: choose other addresses for one of them"
                 );
-                self.ingresses[host.owner].faults.warn("AddressTaken", &note);
+                self.faults[host.owner].warn("AddressTaken", &note);
             }
         }
         for (name, host) in &self.hosts {
@@ -120,7 +128,7 @@ impl IngressSet {
                     || (host.certificate.is_some() && is_taken(&self.options.https))
                 {
                     let note = format!("a Gateway has the host {name:?} at this address, and answers there");
-                    self.ingresses[host.owner].faults.warn("HostTaken", &note);
+                    self.faults[host.owner].warn("HostTaken", &note);
                 }
             }
         }
@@ -141,14 +149,15 @@ impl IngressSet {
     /// Notes what the configuration's checks have found in the routes of an Ingress.
     pub(crate) fn reject(&mut self, at: usize, fault: &str) {
         let note = format!("its paths are answered 500: {fault}");
-        self.ingresses[at].faults.warn("Rejected", &note);
+        self.faults[at].warn("Rejected", &note);
     }
 
     /// Returns the object of an Ingress, and the warnings about it.
     pub(crate) fn events(&self) -> Vec<ObjectEvent> {
         self.ingresses
             .iter()
-            .flat_map(|judged| judged.faults.events(&judged.key, &judged.ingress.metadata.uid))
+            .zip(&self.faults)
+            .flat_map(|(judged, faults)| faults.events(&judged.key, &judged.ingress.metadata.uid))
             .collect()
     }
 
@@ -342,6 +351,7 @@ pub(crate) fn judge_ingresses(
         }
     }
     IngressSet {
+        faults: ingresses.iter().map(|judged| judged.faults.clone()).collect(),
         ingresses,
         hosts,
         taken: BTreeSet::new(),
@@ -535,12 +545,7 @@ impl IngressJudge<'_, '_> {
         let secret = self.objects.secrets.get(key).filter(|secret| secret.r#type == TLS_SECRET);
         let secret =
             secret.ok_or_else(|| format!("there is no Secret {key} of the type kubernetes.io/tls"))?;
-        let part = |name: &str| crate::ingress::references::secret_part(secret, key, name);
-        let (chain, private) = (part("tls.crt")?, part("tls.key")?);
-        if let Err(fault) = net::ServerCertificate::from_pem(&chain, &private) {
-            let (chain_name, key_name) = (format!("{key} tls.crt"), format!("{key} tls.key"));
-            return Err(fault.in_files(chain_name.as_ref(), key_name.as_ref()).to_string());
-        }
+        let (chain, private) = secret.certificate()?;
         self.files.insert(chain_path, chain);
         self.files.insert(key_path, private);
         Ok(())
@@ -628,7 +633,8 @@ impl IngressJudge<'_, '_> {
         };
         match servers {
             Ok(Backend::Group(name)) => {
-                let addresses = self.groups.addresses(&name);
+                let group = self.groups.group(&name);
+                let addresses = group.map(|group| self.source.group_addresses(group)).unwrap_or_default();
                 self.hosts.get_mut(host).expect("it is one of them").passed_to = Some(addresses);
             }
             // Without endpoints connections are closed.

@@ -40,7 +40,7 @@ pub(crate) fn resolve_service(
     port: &NamedPort,
     options: ServerOptions<'_>,
 ) -> Result<Backend, String> {
-    let service = source.objects.services.get(key).ok_or_else(|| format!("there is no Service {key}"))?;
+    let service = source.service(key).ok_or_else(|| format!("there is no Service {key}"))?;
     if service.spec.r#type.as_deref() == Some("ExternalName") {
         return Err(format!(
             "the Service {key} is of the type ExternalName, which is refused: it could name any host"

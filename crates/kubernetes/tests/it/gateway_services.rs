@@ -34,7 +34,7 @@ fn options(pods: Option<ObjectKey>) -> TranslateOptions {
 }
 
 fn wanted(objects: &Objects, options: &TranslateOptions) -> Vec<WantedObject> {
-    translate(objects, options).unwrap().wanted
+    translate(objects, options).unwrap().wanted.to_vec()
 }
 
 fn addresses(config: &ClusterConfig) -> Value {
@@ -86,7 +86,7 @@ metadata: {name: web-komainu, namespace: infra, labels: {app: shop}}
 spec: {ports: [{port: 80}], clusterIP: 10.0.0.1}
 ";
     let config = translate(&objects(&format!("{GATEWAY}{theirs}")), &options(None)).unwrap();
-    assert_eq!(config.wanted, []);
+    assert!(config.wanted.is_empty());
     let [event] = config.events.as_slice() else { panic!("{:?}", config.events) };
     assert_eq!((event.reason, event.key.to_string()), ("ServiceExists", "infra/web".to_owned()));
     // Their address is not the Gateway's.

@@ -3,6 +3,7 @@
 
 mod addresses;
 mod cases;
+mod changes;
 mod chart;
 mod documents;
 mod endpoints;
@@ -10,6 +11,7 @@ mod gateway_services;
 mod ingress;
 mod hostile;
 mod policies;
+mod random_objects;
 
 use std::fmt::Write as _;
 
