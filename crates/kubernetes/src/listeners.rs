@@ -623,6 +623,9 @@ fn refused_gateway(gateway: &Gateway) -> Option<ConditionFault> {
     Some(("InvalidParameters", text))
 }
 
+/// Finds the address that a Gateway should have, if there is one.
+type AddressWish<'a> = &'a dyn Fn(&ObjectKey, &Gateway) -> Option<String>;
+
 /// Gives each Gateway an address of the pool: the one that it asks for, the one that it has by its status, the one that it was given
 /// last, or the next.
 fn assign_addresses(
@@ -647,8 +650,7 @@ fn assign_addresses(
         let address = options.assigned.get(key)?;
         asked(gateway).is_none().then(|| address.to_string())
     };
-    let wishes: [&dyn Fn(&ObjectKey, &Gateway) -> Option<String>; 3] =
-        [&|_, gateway| asked(gateway), &|_, gateway| known(gateway), &given];
+    let wishes: [AddressWish<'_>; 3] = [&|_, gateway| asked(gateway), &|_, gateway| known(gateway), &given];
     for wish in wishes {
         for (key, gateway) in gateways {
             let address = wish(key, gateway).and_then(|text| text.parse().ok());
