@@ -41,14 +41,30 @@ impl std::fmt::Display for StreamId {
     }
 }
 
+/// How far a server has come with purges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct PurgeProgress {
+    /// The last purge that it has read.
+    pub(crate) read: StreamId,
+    /// The first and the last purge of late that it could not apply.
+    pub(crate) refused: Option<(StreamId, StreamId)>,
+}
+
+impl PurgeProgress {
+    /// Whether a purge has been applied.
+    pub(crate) fn has_applied(&self, id: StreamId) -> bool {
+        self.read >= id && self.refused.is_none_or(|(first, last)| id < first || id > last)
+    }
+}
+
 /// A server of the set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SetMember {
     pub(crate) name: String,
     /// Random text of the process.
     pub(crate) instance: String,
-    /// The last purge that it has applied.
-    pub(crate) applied: StreamId,
+    /// How far it has come with purges.
+    pub(crate) purges: PurgeProgress,
     /// Whether it gave a sign of life lately.
     pub(crate) is_live: bool,
     /// Address at which it answers other servers of the set.
@@ -63,12 +79,16 @@ pub(crate) struct SetMember {
 pub(crate) async fn exchange_members(
     store: &mut StoreConnection,
     options: &StoreOptions,
-    own: Option<(&str, StreamId)>,
+    own: Option<(&str, PurgeProgress)>,
 ) -> Result<Vec<SetMember>, StoreError> {
     let (name, sign) = match own {
-        Some((instance, applied)) => {
-            let address = options.peers.as_ref().map(|peers| peers.address.to_string()).unwrap_or_default();
-            (options.name.as_str(), format!("{instance} {applied} {address}").trim_end().to_owned())
+        Some((instance, progress)) => {
+            let address = options.peers.as_ref().map_or("-".to_owned(), |peers| peers.address.to_string());
+            let mut sign = format!("{instance} {} {address}", progress.read);
+            if let Some((first, last)) = progress.refused {
+                sign += &format!(" {first} {last}");
+            }
+            (options.name.as_str(), sign)
         }
         None => ("", String::new()),
     };
@@ -86,12 +106,15 @@ pub(crate) async fn exchange_members(
         let mut words = sign.split(' ');
         let seen = words.next().and_then(|seen| seen.parse::<u64>().ok());
         let instance = words.next();
-        let applied = words.next().and_then(StreamId::parse);
+        let read = words.next().and_then(StreamId::parse);
         let address = words.next().and_then(|address| address.parse().ok());
+        let mut refused = words.map_while(StreamId::parse);
+        let refused = refused.next().zip(refused.next());
         // A server that cannot be read is not waited for.
-        if let (Some(seen), Some(instance), Some(applied)) = (seen, instance, applied) {
+        if let (Some(seen), Some(instance), Some(read)) = (seen, instance, read) {
             let is_live = now.saturating_sub(seen) <= SILENT_S_MAX;
-            members.push(SetMember { name, instance: instance.to_owned(), applied, is_live, address });
+            let purges = PurgeProgress { read, refused };
+            members.push(SetMember { name, instance: instance.to_owned(), purges, is_live, address });
         }
     }
     Ok(members)

@@ -7,11 +7,11 @@
 //! ```
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::connection::StoreConnection;
 use crate::files::STATE;
-use crate::members::{StreamId, exchange_members};
+use crate::members::{PurgeProgress, StreamId, exchange_members};
 use crate::options::StoreOptions;
 use crate::reply::{Reply, StoreError};
 
@@ -21,6 +21,8 @@ const ENTRIES_MAX: &str = "10000";
 const ENTRIES_PER_READ: &str = "100";
 /// Longest time that the store waits for a purge before it answers.
 const READ_WAIT: Duration = Duration::from_secs(1);
+/// Time for which orders that could not be applied count as one series: whoever asks for a purge does not wait longer.
+const REFUSED_TIME: Duration = Duration::from_secs(60);
 /// Name under which orders are encrypted.
 const SEAL_NAME: &str = "purge";
 
@@ -76,8 +78,10 @@ pub(crate) struct PurgeListener {
     pub(crate) options: Arc<StoreOptions>,
     /// Random text of this process.
     pub(crate) instance: String,
-    /// The last entry that was applied; `None` until it is known.
+    /// The last entry that was read; `None` until it is known.
     pub(crate) cursor: Option<StreamId>,
+    /// The first and the last order of late that could not be applied, and when that was.
+    pub(crate) refused: Option<(StreamId, StreamId, Instant)>,
     pub(crate) epoch: String,
     pub(crate) applied: u64,
 }
@@ -127,7 +131,7 @@ impl PurgeListener {
         if own.is_some_and(|own| own.is_live && own.instance != self.instance) && self.cursor.is_none() {
             report(PurgeNews::SameName);
         }
-        let known = self.cursor.or(own.map(|own| own.applied));
+        let known = self.cursor.or(own.map(|own| own.purges.read));
         let is_complete = known.is_some_and(|known| known >= trimmed);
         if !is_complete && last != StreamId::default() {
             let receiver = receiver.clone();
@@ -138,8 +142,23 @@ impl PurgeListener {
         } else {
             self.cursor = Some(known.unwrap_or_default());
         }
-        exchange_members(store, &options, Some((&self.instance, self.cursor.unwrap_or_default()))).await?;
+        exchange_members(store, &options, Some((&self.instance, self.progress()))).await?;
         Ok(())
+    }
+
+    fn progress(&self) -> PurgeProgress {
+        let refused = self.refused.map(|(first, last, _)| (first, last));
+        PurgeProgress { read: self.cursor.unwrap_or_default(), refused }
+    }
+
+    /// Records that an order could not be applied. Whoever asked for the purge is told so.
+    fn refuse(&mut self, id: StreamId) {
+        let now = Instant::now();
+        let first = match self.refused {
+            Some((first, _, at)) if now.duration_since(at) < REFUSED_TIME => first,
+            _ => id,
+        };
+        self.refused = Some((first, id, now));
     }
 
     /// Waits for orders, applies them, and acknowledges them.
@@ -187,14 +206,20 @@ impl PurgeListener {
                     tokio::task::spawn_blocking(move || order.and_then(|order| receiver.apply(&order)));
                 match applied.await {
                     Ok(Ok(())) => self.applied += 1,
-                    Ok(Err(text)) => report(PurgeNews::Refused(text)),
-                    Err(error) => report(PurgeNews::Refused(error.to_string())),
+                    Ok(Err(text)) => {
+                        self.refuse(id);
+                        report(PurgeNews::Refused(text));
+                    }
+                    Err(error) => {
+                        self.refuse(id);
+                        report(PurgeNews::Refused(error.to_string()));
+                    }
                 }
             }
             cursor = id;
             self.cursor = Some(id);
         }
-        exchange_members(store, &options, Some((&self.instance, cursor))).await?;
+        exchange_members(store, &options, Some((&self.instance, self.progress()))).await?;
         Ok(())
     }
 }

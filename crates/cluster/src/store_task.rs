@@ -98,8 +98,14 @@ pub(crate) async fn run(
 /// Applies the purges of other servers, on a connection of its own.
 async fn listen(shared: Arc<ClusterState>, instance: String, report: &(dyn Fn(StoreEvent) + Send + Sync)) {
     let options = shared.options.clone();
-    let mut listener =
-        PurgeListener { options: options.clone(), instance, cursor: None, epoch: String::new(), applied: 0 };
+    let mut listener = PurgeListener {
+        options: options.clone(),
+        instance,
+        cursor: None,
+        refused: None,
+        epoch: String::new(),
+        applied: 0,
+    };
     let refused = shared.clone();
     let name = options.name.clone();
     let tell = move |news| {
@@ -358,7 +364,7 @@ impl StoreTask<'_> {
         for waiting in std::mem::take(&mut self.waiting) {
             let others = members.iter().filter(|member| member.is_live && member.instance != self.instance);
             let (applied, missing): (Vec<_>, Vec<_>) =
-                others.partition(|member| member.applied >= waiting.id);
+                others.partition(|member| member.purges.has_applied(waiting.id));
             if !missing.is_empty() && now < waiting.until {
                 self.waiting.push(waiting);
                 continue;

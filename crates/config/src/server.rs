@@ -23,7 +23,7 @@ use apps::AppSettings;
 use apps::directives::AppMap;
 use cache::CacheStore;
 use certificates::certified_sites::{CertificateSettings, CertifiedSite};
-use certificates::directives::Acme;
+use certificates::directives::{Acme, AcmeChallenge};
 use cluster::ClusterTable;
 use discovery::DiscoverTable;
 use logging::{Log, RequestLog, RequestLogs, Sink};
@@ -490,6 +490,29 @@ fn tables_of_keys() -> Vec<(&'static str, &'static str)> {
     all_chapters::<Config>().into_iter().flat_map(keys).collect()
 }
 
+/// Checks that the address for other servers of the set is no other listener's.
+fn check_peers_address(cluster: Option<&ClusterTable>, others: &[&Listen], node: &Node, check: &mut Checker) {
+    let written = node.entry("cluster").and_then(|entry| entry.value.entry("peers"));
+    let (Some(own), Some(entry)) = (cluster.and_then(|cluster| cluster.peers), written) else { return };
+    if let Some(other) = others.iter().find(|other| other.overlaps(&Listen::Tcp(own))) {
+        let title = format!("other servers of the set are answered at `{own}`, where clients connect");
+        let finding = check.error(&entry.value.span, title, format!("taken by `{other}` already"));
+        finding.help("give `peers` a port of its own");
+    }
+}
+
+/// Checks that a set of servers may prove its names in a way that does not depend on which of them is asked.
+fn check_challenges_of_set(config: &Config, node: &Node, check: &mut Checker) {
+    let challenges = &config.acme.challenges;
+    let is_alone = !challenges.is_empty() && challenges.iter().all(|one| *one == AcmeChallenge::TlsAlpn01);
+    let written = node.entry("acme").and_then(|entry| entry.value.entry("challenge"));
+    if let Some(entry) = written.filter(|_| is_alone && config.cluster.is_some()) {
+        let title = "only \"tls-alpn-01\" in `challenge`, which a set of servers does not use".to_owned();
+        let finding = check.error(&entry.value.span, title, "any of the servers may be asked");
+        finding.help("add \"http-01\", with an address for HTTP in `listen`, or \"dns-01\"");
+    }
+}
+
 fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     if let Some(entry) = node.entry("group").filter(|_| config.user.is_none()) {
         check.error(&entry.key_span, "`group` without `user`".to_owned(), "there is no `user`");
@@ -529,6 +552,8 @@ fn config_agrees(config: &mut Config, node: &Node, check: &mut Checker) {
     warn_of_unserved_addresses(&config.listen, &config.sites, &streams, node, check);
     let others: Vec<&Listen> = all.iter().map(|one| &one.address).chain(streams).collect();
     check_separate_address(&config.control, &others, node, check);
+    check_peers_address(config.cluster.as_ref(), &others, node, check);
+    check_challenges_of_set(config, node, check);
     check_apps_exist(node, check);
     let has_store = config.cluster.is_some();
     if let Some(entry) = node.entry("limits").and_then(|limits| limits.value.entry("shared"))

@@ -162,6 +162,10 @@ fn parse_answer(
                 }
                 continue;
             }
+            // A damaged message must not count as one without addresses.
+            if (of_type == 1 && data.len() != 4) || (of_type == 28 && data.len() != 16) {
+                return None;
+            }
             let Some(data) = record_data(message, from..end, of_type) else { continue };
             let record = Record { owner, ttl_s, data };
             if section == 0 { response.answer.push(record) } else { response.additional.push(record) }

@@ -116,6 +116,26 @@ fn purges_are_acknowledged_replayed_and_kept_while_the_store_is_away() {
 }
 
 #[test]
+fn purge_that_a_server_cannot_read_is_missing_there() {
+    let folder = Scratch::new();
+    let redis = Redis::start(&folder.0, "redis", &[]);
+    let keys = [folder.write("one.key", [1; 48]), folder.write("two.key", [2; 48])];
+    let start = |name, key: &std::path::PathBuf| {
+        Server::start(options(name, &redis.url(), |table| {
+            table.key = Some(key.clone());
+            table.purge_timeout = std::time::Duration::from_secs(1);
+        }))
+    };
+    let (one, two) = (start("one", &keys[0]), start("two", &keys[1]));
+    eventually("both are there", || one.store.status().servers.len() == 2);
+    for _ in 0..2 {
+        let report = one.store.begin_purge(b"a".to_vec()).wait();
+        assert_eq!((report.applied, report.missing), (vec!["one".to_owned()], vec!["two".to_owned()]));
+    }
+    assert!(!two.purged().contains(&"a".to_owned()));
+}
+
+#[test]
 fn server_that_has_missed_too_many_purges_purges_everything() {
     let folder = Scratch::new();
     let redis = Redis::start(&folder.0, "redis", &[]);

@@ -23,9 +23,11 @@ const SERVED_DIRECTIVES: [(&str, FileRight); 5] = [
     ("maintenance.page", FileRight::Read),
 ];
 /// Directives, by suffix, whose files contain secrets.
-const SECRET_DIRECTIVES: [&str; 9] = [
+const SECRET_DIRECTIVES: [&str; 11] = [
     "tls.key",
     "default.key",
+    "cluster.key",
+    "cluster.certificate_key",
     "tls.ticket_keys",
     "auth.basic",
     "dns.secret_file",

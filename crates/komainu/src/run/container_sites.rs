@@ -1,9 +1,10 @@
 //! Sites of containers in the configuration of a file.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
-use config::Config;
+use config::{Config, Severity};
 use logging::notice::ErrorLog;
 use operator::config_text::ConfigText;
 use serde_json::Value;
@@ -40,9 +41,16 @@ pub(crate) fn join_sites(
         }
         is_free
     };
-    let free: Vec<Value> = sites.iter().filter(is_free).cloned().collect();
+    let mut free: Vec<Value> = sites.iter().filter(is_free).cloned().collect();
     let name = text.path.display().to_string();
-    let joined = Config::parse_with_sites(&text.joined, &name, base_folder(&text.path), &environment, &free);
+    let join = |free: &[Value]| {
+        Config::parse_with_sites(&text.joined, &name, base_folder(&text.path), &environment, free)
+    };
+    let mut joined = join(&free);
+    if joined.is_err() {
+        free.retain(|site| is_valid(site, notices));
+        joined = join(&free);
+    }
     match joined {
         Ok((joined, _)) => (joined, sites),
         Err(report) => {
@@ -50,4 +58,15 @@ pub(crate) fn join_sites(
             (config, sites)
         }
     }
+}
+
+/// Whether a site of containers is valid by itself. One that is not must not keep the others away.
+fn is_valid(site: &Value, notices: &ErrorLog) -> bool {
+    let alone = Config::parse_with_sites("", "labels", Path::new("/"), &|_| None, std::slice::from_ref(site));
+    let Err(report) = alone else { return true };
+    let host = site.pointer("/hosts/0").and_then(Value::as_str).unwrap_or_default();
+    let reason = report.findings().iter().find(|finding| finding.severity == Severity::Error);
+    let reason = reason.map(|finding| format!("{}: {}", finding.title, finding.label)).unwrap_or_default();
+    notices.error(&format!("`[discover]`: the containers with the host {host} are not served: {reason}"));
+    false
 }

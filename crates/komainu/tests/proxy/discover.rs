@@ -304,6 +304,19 @@ fn containers_are_served_by_their_labels() {
     assert_eq!(body("wrong.test", "/"), "404");
     rig.expect_report("the container wrong is not served: there is no label `komainu.files`");
 
+    // Labels that the configuration refuses cost the others nothing.
+    let labels = |host: &str, more: &str| json!({ "komainu.host": host, "komainu.path": more });
+    let bad = container("bad", &api, labels("bad.test", "/../x"));
+    let odd = container("odd", &api, labels("odd.test", "/%2e%2e/*"));
+    let new = container("new", &api, json!({ "komainu.host": "new.test" }));
+    docker.set(json!([of_shop, bad, odd, new]));
+    eventually("the others are served", || body("new.test", "/") == "api");
+    assert_eq!(
+        [body("shop.test", "/a"), body("bad.test", "/"), body("odd.test", "/")],
+        ["shop", "404", "404"]
+    );
+    rig.expect_report("the containers with the host bad.test are not served");
+
     // A reload keeps what was found.
     rig.signal("-HUP");
     rig.expect_report("the configuration was read again");
