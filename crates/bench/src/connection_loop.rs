@@ -240,7 +240,7 @@ impl ConnectionState {
     /// or the deadline has passed.
     ///
     /// # Errors
-    /// The connection has failed.
+    /// The connection has failed, or the deadline has passed ([`Fault::Timeout`]).
     pub(crate) async fn wait_for_stream(
         &mut self,
         stream: &Stream,
@@ -251,11 +251,7 @@ impl ConnectionState {
         self.prepare_wait(is_full);
         let waited = self.request_notify.or_ready(stream, interest, deadline).await;
         self.finish_wait(is_full);
-        match waited {
-            // Whoever waits looks for overdue requests.
-            Err(Fault::Timeout) => Ok(()),
-            waited => waited,
-        }
+        waited
     }
 
     /// Like [`ConnectionState::wait_for_stream`], for a connection of HTTP/3.
@@ -331,9 +327,14 @@ impl ConnectionState {
 
     /// Counts all requests in progress as failed.
     fn fail_requests(&mut self, failure: &RequestFailure) {
-        if self.retry_queue.is_empty() {
-            // An open-loop connection could not be made in advance.
+        let plan = &self.load_state.plan;
+        let was_made = !matches!(failure.kind, ErrorKind::Connect | ErrorKind::Tls);
+        if self.retry_queue.is_empty() || !was_made && plan.is_open() && plan.keep_alive {
+            // An open-loop connection could not be made in advance: its requests are for others.
             self.load_state.tally.borrow_mut().errors.add(failure.kind, 1, &failure.example);
+            while let Some(job) = self.retry_queue.pop_back() {
+                self.load_state.return_request(job);
+            }
         }
         let now_ns = now_ns();
         for job in self.retry_queue.drain(..) {

@@ -311,9 +311,10 @@ impl JobConnection for LoadConnection {
                 ReadResult::Response if !keep_alive => return Ok(false),
                 ReadResult::Response => {}
                 ReadResult::Blocked => {
-                    link.stream()
-                        .ready_for(link.interest(Interest::of(true, !sent)), Moment(self.deadline_ms()))
-                        .await?;
+                    let deadline = Moment(self.deadline_ms());
+                    let interest = link.interest(Interest::of(true, !sent));
+                    let is_full = self.sent_requests.len() >= self.state.load_state.plan.pipeline;
+                    self.state.wait_for_stream(link.stream(), interest, is_full, deadline).await?;
                 }
                 ReadResult::Yielded if self.state.load_state.core.now().0 >= self.deadline_ms() => {
                     return Err(Fault::Timeout.into());

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use http::Limits;
 use http2::{ErrorCode, Event, Machine, NoStream, Options, RequestLine};
-use net::{Interest, Link};
+use net::{Fault, Interest, Link};
 
 use crate::active_requests::{ActiveRequest, RequestsInFlight};
 use crate::clock::now_ns;
@@ -76,6 +76,13 @@ impl MultiplexedConnection {
             out_at: 0,
             is_closing: false,
         }
+    }
+
+    /// Whether no further stream can be opened: by the plan, by the server's limit, or as the connection is closing.
+    fn is_full(&self) -> bool {
+        self.active_requests.len() >= self.state.load_state.plan.pipeline
+            || self.is_closing
+            || self.machine.can_request().is_err()
     }
 
     /// Opens as many streams as the plan requests and the server allows.
@@ -294,11 +301,13 @@ impl JobConnection for MultiplexedConnection {
                 StreamReadResult::Received => {}
                 StreamReadResult::Blocked => {
                     let deadline = self.active_requests.deadline(&self.state);
-                    let is_full = self.active_requests.len() >= self.state.load_state.plan.pipeline;
                     let interest = link.interest(Interest::of(true, !sent));
-                    self.state
-                        .wait_for_stream(link.stream(), interest, is_full || self.is_closing, deadline)
-                        .await?;
+                    let is_full = self.is_full();
+                    match self.state.wait_for_stream(link.stream(), interest, is_full, deadline).await {
+                        // Overdue requests are cancelled in the next turn.
+                        Err(Fault::Timeout) => {}
+                        waited => waited?,
+                    }
                 }
                 StreamReadResult::Yielded => self.state.load_state.core.yield_now().await,
             }

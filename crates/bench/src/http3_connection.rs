@@ -202,8 +202,10 @@ impl Http3Connection {
             }
             turns = 0;
             let deadline = self.active_requests.deadline(&self.state);
-            let is_full = self.active_requests.len() >= self.state.load_state.plan.pipeline;
-            self.state.wait_for_packets(client, is_full || self.is_closing, deadline).await;
+            let is_full = self.active_requests.len() >= self.state.load_state.plan.pipeline
+                || self.is_closing
+                || !client.can_request();
+            self.state.wait_for_packets(client, is_full, deadline).await;
         }
     }
 }

@@ -240,6 +240,13 @@ impl LoadState {
         true
     }
 
+    /// Returns a due request that was taken but not sent.
+    pub(crate) fn return_request(&self, job: RequestJob) {
+        self.in_flight.set(self.in_flight.get() - 1);
+        self.queue.borrow_mut().push_front(job);
+        self.notify_idle();
+    }
+
     /// Wakes an idle connection for a due request.
     pub(crate) fn notify_idle(&self) {
         if let Some(bell) = self.idle.borrow_mut().pop() {

@@ -1,5 +1,6 @@
 //! Engine thread of a run: its connections, its schedule and its reports.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -96,16 +97,15 @@ async fn run_phases(
     let plan = share.plan.clone();
     let schedule = share.schedule;
     open_connections(&load_state, &share);
-    if let Pace::Open { rate, arrivals } = plan.pace {
-        load_state.core.spawn(generate_arrivals(
-            load_state.clone(),
-            share.number,
-            rate,
-            arrivals,
-            schedule,
-            seed,
-        ));
-    }
+    let arrivals = match plan.pace {
+        Pace::Closed { .. } => None,
+        Pace::Open { rate, arrivals } => {
+            let arrivals = ArrivalSequence::new(&share, load_state.clone(), rate, arrivals, seed);
+            let arrivals = Rc::new(RefCell::new(arrivals));
+            load_state.core.spawn(generate_arrivals(load_state.clone(), arrivals.clone()));
+            Some(arrivals)
+        }
+    };
     let mut from_ns = schedule.begin_ns;
     let mut warm_up = schedule.measure_from_ns > schedule.begin_ns;
     let mut counted = (thread_cpu_ns(), now_ns());
@@ -133,6 +133,10 @@ async fn run_phases(
         from_ns = to_ns;
     }
     let spent = (thread_cpu_ns() - counted.0, now_ns() - counted.1);
+    if let Some(arrivals) = arrivals.filter(|_| !share.run_state.stop.load(Ordering::Relaxed)) {
+        // Those that became due since the generator last ran.
+        arrivals.borrow_mut().add_due(now_ns());
+    }
     load_state.end_run();
     // The receiver may no longer exist; the report is not needed then.
     let _ = reports.send(ThreadReport::NoMoreRequests { from_ns: if warm_up { 0 } else { from_ns } });
@@ -197,42 +201,69 @@ fn open_connections(load_state: &Rc<LoadState>, share: &ThreadShare) {
     }
 }
 
-/// Makes requests due at the scheduled times, regardless of responses.
-async fn generate_arrivals(
+/// Arrivals of an open loop: the times at which requests become due, regardless of responses.
+struct ArrivalSequence {
     load_state: Rc<LoadState>,
-    number: usize,
-    rate: f64,
-    arrivals: Arrivals,
     schedule: RunSchedule,
-    seed: u64,
-) {
-    let threads = load_state.plan.threads as f64;
-    let mean_ns = 1e9 * threads / rate;
-    let mut random = Rng::with_seed(seed ^ 0xa55a_a55a);
-    // Threads with constant arrivals are interleaved evenly.
-    let mut due_ns = match arrivals {
-        Arrivals::Constant => mean_ns * number as f64 / threads,
-        Arrivals::Poisson => exponential_delay(&mut random, mean_ns),
-    };
+    arrivals: Arrivals,
+    /// Mean distance of two arrivals in nanoseconds.
+    mean_ns: f64,
+    /// Time of the next arrival in nanoseconds since the start of the load.
+    next_ns: f64,
+    random: Rng,
+}
+
+impl ArrivalSequence {
+    fn new(
+        share: &ThreadShare,
+        load_state: Rc<LoadState>,
+        rate: f64,
+        arrivals: Arrivals,
+        seed: u64,
+    ) -> ArrivalSequence {
+        let threads = share.plan.threads as f64;
+        let mean_ns = 1e9 * threads / rate;
+        let mut random = Rng::with_seed(seed ^ 0xa55a_a55a);
+        // Threads with constant arrivals are interleaved evenly.
+        let next_ns = match arrivals {
+            Arrivals::Constant => mean_ns * share.number as f64 / threads,
+            Arrivals::Poisson => exponential_delay(&mut random, mean_ns),
+        };
+        ArrivalSequence { load_state, schedule: share.schedule, arrivals, mean_ns, next_ns, random }
+    }
+
+    /// Makes the requests due whose time has come. Returns the time of the next one; `None` if there are no more.
+    fn add_due(&mut self, now_ns: u64) -> Option<u64> {
+        loop {
+            let at_ns = self.schedule.begin_ns + self.next_ns as u64;
+            if at_ns >= self.schedule.end_ns {
+                return None;
+            }
+            if at_ns > now_ns {
+                return Some(at_ns);
+            }
+            if !self.load_state.add_due_request(at_ns) {
+                return None;
+            }
+            self.load_state.tally.borrow_mut().lateness.record(now_ns - at_ns);
+            self.next_ns += match self.arrivals {
+                Arrivals::Constant => self.mean_ns,
+                Arrivals::Poisson => exponential_delay(&mut self.random, self.mean_ns),
+            };
+        }
+    }
+}
+
+/// Makes requests due at their times.
+async fn generate_arrivals(load_state: Rc<LoadState>, arrivals: Rc<RefCell<ArrivalSequence>>) {
     let Ok(alarm) = PreciseTimer::new(&load_state.core) else {
         load_state.end_run();
         return;
     };
     loop {
-        let now_ns = now_ns();
-        let mut at_ns = schedule.begin_ns + due_ns as u64;
-        while at_ns <= now_ns && at_ns < schedule.end_ns {
-            if !load_state.add_due_request(at_ns) {
-                return;
-            }
-            load_state.tally.borrow_mut().lateness.record(now_ns - at_ns);
-            due_ns += match arrivals {
-                Arrivals::Constant => mean_ns,
-                Arrivals::Poisson => exponential_delay(&mut random, mean_ns),
-            };
-            at_ns = schedule.begin_ns + due_ns as u64;
-        }
-        if at_ns >= schedule.end_ns || alarm.wait_until_ns(at_ns).await.is_err() {
+        let next_ns = arrivals.borrow_mut().add_due(now_ns());
+        let Some(at_ns) = next_ns else { return };
+        if alarm.wait_until_ns(at_ns).await.is_err() {
             return;
         }
     }

@@ -260,6 +260,20 @@ fn due_requests_do_not_wait_for_responses_to_others() {
 }
 
 #[test]
+fn due_requests_pass_connections_whose_streams_are_used_up() {
+    // The first two requests, which one connection gets, are never answered: it may have no more.
+    let server = server(Options { streams_max: 2, ..Options::default() }, |number| match number {
+        0 | 1 => Reaction::Silence,
+        _ => Reaction::Content(1),
+    });
+    let pace = Pace::Open { rate: 100.0, arrivals: Arrivals::Constant };
+    let duration = Some(Duration::from_millis(500));
+    let tally = run(&LoadPlan { duration, requests_max: None, pace, ..plan(&server, 8, 1) }).tally;
+    let unanswered = tally.errors.count_and_example(tally::ErrorKind::Unanswered).0;
+    assert_eq!((tally.responses, unanswered, tally.errors.total()), (48, 2, 2), "{:?}", tally.errors);
+}
+
+#[test]
 fn http2_requests_to_an_http1_server_fail() {
     let origin = common::origin(|_| common::ok("x"));
     let url = Url::parse(&origin.url("/")).unwrap();
