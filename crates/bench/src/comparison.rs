@@ -47,16 +47,20 @@ fn is_tested(figure: &Figure) -> bool {
     figure.unit != Unit::Bytes
 }
 
-/// Figure whose sums over all runs are compared too: a median says nothing about a server that stands still at times.
+/// Figure whose sums over all runs are always compared too: a median says nothing about a server that stands still at
+/// times. Of other figures they are compared if a run had none of it, so that the medians cannot be.
 const SUMMED_FIGURE: &str = "rate";
 
 /// Returns a line about the mean of all runs, if that says more than the medians.
 fn line_of_means(median: &VersusLine, a: &[f64], b: &[f64], ratio: Option<Ratio>) -> Option<VersusLine> {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     let line = VersusLine { is_mean: true, a: mean(a), b: mean(b), ratio, ..median.clone() };
-    let differs = |ratio: Ratio| ratio.is_distinct() && line.verdict() != median.verdict();
+    let differs = |ratio: Ratio| {
+        median.figure == SUMMED_FIGURE && ratio.is_distinct() && line.verdict() != median.verdict()
+    };
+    let is_compared = Figure::find(median.figure).is_some_and(is_tested);
     let says_more = ratio.is_some_and(|ratio| median.ratio.is_none() || differs(ratio));
-    (median.figure == SUMMED_FIGURE && says_more).then_some(line)
+    (is_compared && says_more).then_some(line)
 }
 
 /// Compares pairs of consecutive runs.
@@ -214,11 +218,13 @@ impl VersusLine {
         };
         let Some(ratio) = self.ratio else {
             // If exactly one side is zero, there is no ratio but a clear result: no errors, or no responses.
-            let one_is_nothing = is_tested(figure) && (self.a == 0.0) != (self.b == 0.0);
-            return match (one_is_nothing, (self.b > self.a) == (figure.better == Better::Higher)) {
-                (false, _) => "",
-                (true, true) => "B is better",
-                (true, false) => "B is worse",
+            let nothing = [self.a, self.b].map(|value| value == 0.0);
+            return match (nothing, (self.b > self.a) == (figure.better == Better::Higher)) {
+                _ if !is_tested(figure) => "",
+                ([true, true], _) => "",
+                ([false, false], _) => "cannot be told",
+                (_, true) => "B is better",
+                (_, false) => "B is worse",
             };
         };
         match (ratio.is_distinct(), (ratio.ratio > 1.0) == (figure.better == Better::Higher)) {
@@ -302,6 +308,34 @@ mod tests {
         assert!(compared.text().contains("B is worse"), "{}", compared.text());
         let equal: Vec<_> = (0..60).map(|at| (run(stalls(at)), run(stalls(at + 1)))).collect();
         assert!(!of_pairs(["a".into(), "b".into()], &equal).text().contains("worse"));
+    }
+
+    #[test]
+    fn runs_without_errors_do_not_hide_those_with_them() {
+        let record = |of: fn(u64) -> u64| {
+            let figures =
+                |at: u64| json!({ "figures": { "requests_per_s": 100 + at % 3, "errors": of(at) } });
+            json!({ "runs": (0..60).map(figures).collect::<Vec<Value>>() })
+        };
+        // Both have errors in the median run, and none in some.
+        let some = record(|at| if at.is_multiple_of(5) { 0 } else { 10 });
+        let many = record(|at| if at.is_multiple_of(5) { 0 } else { 500 });
+        let compared = of_records(["a".into(), "b".into()], &some, &many).unwrap();
+        let verdicts: Vec<(bool, &str)> = compared
+            .lines
+            .iter()
+            .filter(|line| line.figure == "errors")
+            .map(|line| (line.is_mean, line.verdict()))
+            .collect();
+        assert_eq!(verdicts, [(false, "cannot be told"), (true, "B is worse")], "{}", compared.text());
+    }
+
+    #[test]
+    fn throughput_always_has_a_verdict() {
+        let point = json!({ "from_s": 0.0, "to_s": 0.1, "responses": 5 });
+        let run = json!({ "figures": { "requests_per_s": 50.0 }, "points": [point] });
+        let compared = of_records(["a".into(), "b".into()], &run, &run).unwrap();
+        assert_eq!(compared.lines[0].verdict(), "cannot be told", "{}", compared.text());
     }
 
     #[test]

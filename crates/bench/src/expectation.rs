@@ -59,6 +59,12 @@ impl Expectation {
         self.figure.name == "differ"
     }
 
+    /// Whether the expectation says how many requests may fail.
+    #[must_use]
+    pub fn is_about_errors(&self) -> bool {
+        self.figure.name == "errors"
+    }
+
     /// Checks whether the outcome meets the expectation.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use crate::load::LoadObserver;
 use crate::outcome::BenchOutcome;
 use crate::progress_display::ProgressDisplay;
 use crate::session::{self, LoadSubject};
-use crate::{ab, html, outcome_export, text};
+use crate::{ab, html, outcome_export, quantity, text};
 
 /// Timeout in milliseconds for a server that is started for a comparison to listen.
 const READY_MS_MAX: u64 = 15_000;
@@ -108,7 +108,8 @@ fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Runs the job. Returns true if all expectations are met.
+/// Runs the job. Returns true if there were responses, all expectations are met, and every request was answered or
+/// there is an expectation about errors.
 ///
 /// # Errors
 /// Returns why the load could not be measured or the results not saved.
@@ -159,16 +160,28 @@ fn run_single(job: &BenchJob, out: &mut dyn Write) -> Result<bool, Failure> {
         },
     )?;
     job.output_files.write(&json, &[("run".into(), &outcome)], &html::report_page(&outcome))?;
-    Ok(check_expectations(job, &outcome, "") && outcome.measured.tally.responses > 0)
+    Ok(judge(job, &outcome, ""))
 }
 
-/// Prints the expectations that are not met to stderr; returns true if all are met.
-fn check_expectations(job: &BenchJob, outcome: &BenchOutcome, side: &str) -> bool {
-    let missed: Vec<Failure> = job.expectations.iter().filter_map(|one| one.check(outcome).err()).collect();
-    for missed in &missed {
-        let _ = writeln!(io::stderr(), "komainu bench: {side}{missed}");
+/// Prints to stderr what makes the exit status 1; returns true if nothing does.
+fn judge(job: &BenchJob, outcome: &BenchOutcome, side: &str) -> bool {
+    let missed = job.expectations.iter().filter_map(|one| one.check(outcome).err());
+    let mut faults: Vec<String> = missed.map(|missed| missed.to_string()).collect();
+    let hung = outcome.never_answered();
+    if outcome.measured.tally.responses == 0 {
+        faults.push("there was no response at all".into());
+    } else if hung > 0 && !job.expectations.iter().any(Expectation::is_about_errors) {
+        let hung = quantity::format_thousands(hung as f64);
+        let remedy = match job.format {
+            OutputFormat::Ab { .. } => "",
+            _ => " (`--expect 'errors < N'` allows some)",
+        };
+        faults.push(format!("{hung} requests were never answered{remedy}"));
     }
-    missed.is_empty()
+    for fault in &faults {
+        let _ = writeln!(io::stderr(), "komainu bench: {side}{fault}");
+    }
+    faults.is_empty()
 }
 
 fn run_comparison(job: &BenchJob, versus: &ComparedSide, out: &mut dyn Write) -> Result<bool, Failure> {
@@ -208,11 +221,8 @@ fn run_comparison(job: &BenchJob, versus: &ComparedSide, out: &mut dyn Write) ->
         ("A: ", BenchOutcome::pooled(pairs.iter().map(|(a, _)| a))),
         ("B: ", BenchOutcome::pooled(pairs.iter().map(|(_, b)| b))),
     ];
-    let are_met = sides.each_ref().map(|(side, all)| check_expectations(job, all, side));
-    for (side, _) in sides.iter().filter(|(_, all)| all.measured.tally.responses == 0) {
-        let _ = writeln!(io::stderr(), "komainu bench: {side}there was no response at all");
-    }
-    Ok(are_met == [true; 2] && sides.iter().all(|(_, all)| all.measured.tally.responses > 0))
+    let are_met = sides.each_ref().map(|(side, all)| judge(job, all, side));
+    Ok(are_met == [true; 2])
 }
 
 /// Formats the comparison, followed by each distinct warning of its runs.

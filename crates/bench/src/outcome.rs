@@ -9,6 +9,7 @@ use crate::load::LoadResult;
 use crate::plan::{Arrivals, LoadPlan, Pace};
 use crate::quantity;
 use crate::server_usage::{MachineState, ServerUsage};
+use crate::tally::ErrorKind;
 
 /// Description of a run, for reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -149,6 +150,13 @@ impl BenchOutcome {
     pub fn server_cores(&self) -> Option<f64> {
         let spent = self.server.as_ref()?;
         Some(spent.cpu.total_ns as f64 / 1e9 / self.measured.seconds.max(1e-9))
+    }
+
+    /// Returns the number of requests that never got an answer, however long they waited.
+    #[must_use]
+    pub fn never_answered(&self) -> u64 {
+        let kinds = [ErrorKind::Timeout, ErrorKind::Unanswered, ErrorKind::Unsent];
+        kinds.iter().map(|kind| self.measured.tally.errors.count_and_example(*kind).0).sum()
     }
 
     /// Returns the number of requests that failed plus responses with status 400 and above.

@@ -301,6 +301,8 @@ const LISTEN_STATE: &str = "0A";
 const UNCONNECTED_STATE: &str = "07";
 /// Processes may begin and end while they are read.
 const ANCESTORS_MAX: usize = 1_000;
+/// Programs that bind the sockets of servers that they start. The one of a user is no ancestor of the user's shell.
+const SERVICE_MANAGERS: [&str; 2] = ["systemd", "init"];
 
 /// Returns the topmost processes that listen at `address`, if that is an address of this machine: on TCP, or on UDP if
 /// `is_udp`.
@@ -385,11 +387,14 @@ fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(parent(&pid), parent).take(ANCESTORS_MAX)
 }
 
-/// Returns the processes of `pids` that descend from no other of them, without those that this process descends from: a
-/// service manager or a shell that has bound a server's socket, and would be measured with everything that it runs.
+/// Returns the processes of `pids` that descend from no other of them, without those that would be measured with everything
+/// that they run: service managers, and those that this process descends from, such as a shell that has bound the socket.
 fn topmost_servers(mut pids: Vec<u32>) -> Vec<u32> {
     let own: Vec<u32> = ancestors(std::process::id()).collect();
-    pids.retain(|pid| !own.contains(pid));
+    let is_manager = |pid: u32| {
+        ProcessStat::read_stat(pid).is_some_and(|stat| SERVICE_MANAGERS.contains(&stat.name.as_str()))
+    };
+    pids.retain(|&pid| !own.contains(&pid) && !is_manager(pid));
     let below = |pid: u32| ancestors(pid).any(|above| pids.contains(&above));
     let mut top: Vec<u32> = pids.iter().copied().filter(|&pid| !below(pid)).collect();
     top.sort_unstable();
@@ -451,6 +456,26 @@ mod tests {
         drop((listener, unix));
         std::fs::remove_file(&path).unwrap();
         assert!(unix_listening_processes(&path).is_empty());
+    }
+
+    #[test]
+    fn service_managers_with_a_socket_are_not_taken_for_servers() {
+        use std::os::unix::fs::symlink;
+        let folder = std::env::temp_dir().join(format!("komainu-manager-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        for (name, is_server) in [("server", true), ("systemd", false)] {
+            let program = folder.join(name);
+            symlink("/bin/sleep", &program).unwrap();
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let socket = std::os::fd::OwnedFd::from(listener);
+            let mut child = Command::new(&program).arg("600").stdin(socket).spawn().unwrap();
+            let listening = listening_processes(address, false);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(listening, if is_server { vec![child.id()] } else { Vec::new() }, "{name}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
