@@ -64,7 +64,8 @@ bench: build ## Komainu beside its peers, the generator beside wrk: half an hour
 	@scripts/setup bench
 	for lab in $(LABS); do $(KOMAINU) lab run --fresh --out bench-results labs/$$lab.toml $(BENCH); done
 	cargo xtask bench generator
-	cargo xtask bench instrument --rows answers,readings,slower --rounds 3
+	$(KOMAINU) bench calibrate
+	cargo xtask bench instrument --rows readings,slower --rounds 3
 
 conformance: build ## the conformance suite of Gateway API, as root, on a Kubernetes without containers (needs Go; docs/conformance)
 	scripts/conformance $(KOMAINU) --report docs/conformance

@@ -20,6 +20,20 @@ pub enum Unit {
     Share,
 }
 
+impl Unit {
+    /// Formats a value.
+    pub(crate) fn format(self, value: f64) -> String {
+        match self {
+            Unit::Rate => quantity::format_digits(value),
+            Unit::Count => quantity::format_thousands(value),
+            Unit::BytesRate => format!("{}/s", quantity::format_bytes(value)),
+            Unit::Us => quantity::format_time(value * 1e3),
+            Unit::Bytes => quantity::format_bytes(value),
+            Unit::Share => format!("{:.1} %", value * 100.0),
+        }
+    }
+}
+
 /// Direction in which a figure improves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Better {
@@ -55,14 +69,7 @@ impl Figure {
     /// Formats a value of this figure.
     #[must_use]
     pub fn format_value(&self, value: f64) -> String {
-        match self.unit {
-            Unit::Rate => quantity::format_digits(value),
-            Unit::Count => quantity::format_thousands(value),
-            Unit::BytesRate => format!("{}/s", quantity::format_bytes(value)),
-            Unit::Us => quantity::format_time(value * 1e3),
-            Unit::Bytes => quantity::format_bytes(value),
-            Unit::Share => format!("{:.1} %", value * 100.0),
-        }
+        self.unit.format(value)
     }
 
     /// Finds a figure by its short name or key.

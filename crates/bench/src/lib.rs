@@ -1,7 +1,8 @@
 //! The load generator, and the statistics and reports of its results.
 //!
 //! This crate owns measurements: the load on a server, the CPU time and memory that the server uses, whether a
-//! difference is significant, and the reports. It is never needed by the server, and it never serves anything itself.
+//! difference is significant, and the reports. It is never needed by the server, and serves nothing but what `calibration`
+//! measures.
 //!
 //! Modules, from low to high; a module uses only those above it.
 
@@ -44,5 +45,6 @@ pub mod child_processes;
 pub mod job;
 pub mod lab;
 pub mod attack;
+pub mod calibration;
 
 pub use load_state::ServerFacts;

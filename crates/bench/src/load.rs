@@ -139,8 +139,11 @@ pub fn run_load(
         expected: plan.requests.iter().map(|_| OnceLock::new()).collect(),
         ..RunState::default()
     });
+    // The observer reads for some time, in which requests would already be answered.
+    let begun_cpu_ns = plan.warm_up.is_zero().then(|| begin_measurement(observer));
     let schedule = build_schedule(&plan);
     let (sender, receiver) = channel();
+    let mut gathered = ReportCollector { begun_cpu_ns, ..ReportCollector::new(&plan, schedule) };
     let mut threads = Vec::new();
     for number in 0..plan.threads {
         let part = ThreadShare { number, plan: plan.clone(), run_state: shared.clone(), schedule };
@@ -150,7 +153,6 @@ pub fn run_load(
         threads.push(started.context("cannot start a thread")?);
     }
     drop(sender);
-    let mut gathered = ReportCollector::new(&plan, schedule);
     let outcome = gathered.collect(&receiver, &shared, stop, observer);
     // All threads have ended or failed and send no more reports.
     shared.stop.store(true, Ordering::Relaxed);
@@ -190,6 +192,12 @@ impl Drop for DescriptorLimit {
     }
 }
 
+/// Returns the CPU time of this process at the beginning of the measured part.
+fn begin_measurement(observer: &mut dyn LoadObserver) -> u64 {
+    observer.measurement_begins();
+    process_cpu_ns()
+}
+
 fn build_schedule(plan: &LoadPlan) -> RunSchedule {
     let begin_ns = now_ns() + START_DELAY_NS;
     let count_ns = begin_ns + plan.warm_up.as_nanos() as u64;
@@ -213,9 +221,8 @@ struct ReportCollector {
     /// Number of the last slice of each thread that sends no more requests; `None` if it reported no slice.
     last_slices: Vec<Option<u64>>,
     ended: usize,
-    /// CPU time of this process when the measured part began, and whether it has begun.
-    cpu_ns: u64,
-    is_measuring: bool,
+    /// CPU time of this process when the measured part began; `None` before.
+    begun_cpu_ns: Option<u64>,
     last_ns: u64,
 }
 
@@ -235,8 +242,7 @@ impl ReportCollector {
             open_slices: BTreeMap::new(),
             last_slices: Vec::new(),
             ended: 0,
-            cpu_ns: 0,
-            is_measuring: false,
+            begun_cpu_ns: None,
             last_ns: 0,
         }
     }
@@ -251,10 +257,8 @@ impl ReportCollector {
         let mut counted_out = false;
         while self.ended < self.threads {
             let now_ns = now_ns();
-            if !self.is_measuring && now_ns >= self.schedule.measure_from_ns {
-                self.is_measuring = true;
-                self.cpu_ns = process_cpu_ns();
-                observer.measurement_begins();
+            if self.begun_cpu_ns.is_none() && now_ns >= self.schedule.measure_from_ns {
+                self.begun_cpu_ns = Some(begin_measurement(observer));
             }
             if stop.load(Ordering::Relaxed) {
                 self.measured.interrupted = true;
@@ -265,8 +269,10 @@ impl ReportCollector {
                 self.end_measurement(observer);
                 shared.is_usage_read.store(true, Ordering::Relaxed);
             }
-            let until_ns =
-                if self.is_measuring { self.schedule.end_ns } else { self.schedule.measure_from_ns };
+            let until_ns = match self.begun_cpu_ns {
+                Some(_) => self.schedule.end_ns,
+                None => self.schedule.measure_from_ns,
+            };
             let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns))
                 .clamp(Duration::from_micros(100), REPORT_WAIT_MAX);
             match reports.recv_timeout(wait) {
@@ -287,8 +293,8 @@ impl ReportCollector {
 
     fn end_measurement(&mut self, observer: &mut dyn LoadObserver) {
         observer.measurement_ends();
-        if self.is_measuring {
-            self.measured.generator_cpu_s = (process_cpu_ns() - self.cpu_ns) as f64 / 1e9;
+        if let Some(begun_cpu_ns) = self.begun_cpu_ns {
+            self.measured.generator_cpu_s = (process_cpu_ns() - begun_cpu_ns) as f64 / 1e9;
         }
     }
 

@@ -41,6 +41,28 @@ fn server() -> SocketAddr {
     address
 }
 
+/// Starts a server that answers `hi` to every request but each one with this number on its connection, which it never
+/// answers.
+fn server_that_hangs_at(number: usize) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                stream.set_nodelay(true).unwrap();
+                let requests = BufReader::new(&stream).lines().map_while(Result::ok).filter(String::is_empty);
+                for _ in requests.enumerate().filter(|(at, _)| *at != number) {
+                    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
+                    if (&stream).write_all(answer).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
 fn komainu(arguments: &[&str]) -> Output {
     Command::new(KOMAINU).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
@@ -276,6 +298,17 @@ fn exit_status_reflects_expectations_and_errors() {
     assert_eq!(status(&["bench", "-n", "50", "--expect", "errors = 0", &url]).0, Some(0));
     let (code, said) = status(&["bench", "-n", "50", "--expect", "p50 < 1us", &url]);
     assert!(code == Some(1) && said.contains("expected p50 < 1us, found"), "{said}");
+    let hangs = format!("http://{}/", server_that_hangs_at(20));
+    for (expected, code) in
+        [(None, 1), (Some("errors < 2"), 0), (Some("errors = 0"), 1), (Some("p50 < 1s"), 1)]
+    {
+        let mut arguments = vec!["bench", "-c", "1", "-n", "30", "--timeout", "1s", hangs.as_str()];
+        arguments.extend(expected.into_iter().flat_map(|expected| ["--expect", expected]));
+        let (found, said) = status(&arguments);
+        assert_eq!(found, Some(code), "{expected:?}: {said}");
+        let is_judged = expected.is_some_and(|expected| expected.starts_with("errors"));
+        assert_eq!(said.contains("1 requests were never answered"), !is_judged, "{expected:?}: {said}");
+    }
     let compared = ["bench", "-n", "50", "--verify", "--expect", "differ = 0", url.as_str()];
     assert_eq!(status(&compared).0, Some(0));
     for (arguments, what) in [
@@ -297,6 +330,14 @@ fn exit_status_reflects_expectations_and_errors() {
         let (code, said) = status(arguments);
         assert!(code == Some(2) && said.contains(what), "{what}: {code:?} {said}");
     }
+}
+
+#[test]
+fn figures_are_right_about_servers_of_known_behaviour() {
+    let done = komainu(&["bench", "calibrate", "--short"]);
+    let printed = text(&done.stdout);
+    assert!(done.status.success(), "{printed}{}", text(&done.stderr));
+    assert!(printed.contains("figures are right"), "{printed}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ The project's own commands.
 Options of `bench` (defaults in brackets); comparisons of servers are labs: `komainu lab`
   --rounds N      rounds of `generator` [20]; comparisons of `instrument` [100 of equals, 10 with a slower one]
   --seconds N     length of one turn of `generator` [1]
-  --rows A,B      these alone: 10, 100, 1000 connections; answers, readings, equals, slower
+  --rows A,B      these alone: 10, 100, 1000 connections; readings, equals, slower
   --binary PATH   our program [target/release/komainu]
   --out FOLDER    where the results go as Markdown and JSON [bench-results]
 ";
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         ["bench", "instrument", options @ ..] => {
             measure::MeasureOptions::parse(options).and_then(|o| measure::bench_checks::run(&o))
         }
-        ["known", port, way] => measure::known_server::serve_known(port, way),
+        ["known", port, turns] => measure::known_server::serve_known(port, turns),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bench::attack::selection::AnyAttack;
+use bench::calibration::known_server;
+use bench::calibration::run::CalibrationOptions;
 use bench::expectation::Expectation;
 use bench::job::{BenchJob, ComparedSide, OutputFiles, OutputFormat};
 use bench::plan::{Arrivals, ConnectOptions, LoadPlan, Pace};
 use bench::request::{BenchRequest, RequestSettings};
 use bench::session::{self, LoadSubject};
 use bench::url::Url;
-use bench::{attack, quantity, url_list};
+use bench::{attack, calibration, quantity, url_list};
 use clap::{Args, Subcommand, ValueEnum};
 use failure::{Failure, FailureContext};
 use http::{Fields, Version};
@@ -26,8 +28,10 @@ use crate::terminal::SanitizedOutput;
     komainu bench --vs http://127.0.0.1:8081/ http://127.0.0.1:8080/      compares two servers, in turns\n  \
     komainu bench --expect 'p99 < 20ms' --expect 'errors = 0' http://127.0.0.1:8080/\n  \
     komainu bench compare before.json after.json\n  \
-    komainu bench attack https://localhost:8443/     known attacks on a server of your own\n\n\
-    Exit status: 0; 1 if an expectation does not hold or nothing was answered; 2 if the measurement failed.")]
+    komainu bench attack https://localhost:8443/     known attacks on a server of your own\n  \
+    komainu bench calibrate     checks the figures against servers of known behaviour\n\n\
+    Exit status: 0; 1 if an expectation does not hold, or requests were never answered and no expectation is about errors; 2 if the \
+    measurement failed.")]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
     action: Option<MeasureAction>,
@@ -56,6 +60,22 @@ enum MeasureAction {
     },
     /// Attack a server of your own in known ways, with an ordinary client beside it; exit status 1 unless it survives all of them
     Attack(AttackArguments),
+    /// Check the figures of the report against servers of known behaviour, over HTTP/1, TLS, HTTP/2 and HTTP/3; exit status 1 if
+    /// one is wrong
+    Calibrate(CalibrateArguments),
+}
+
+#[derive(Debug, Args)]
+struct CalibrateArguments {
+    /// A quarter of a minute instead of two, without what other load on the machine can change: of times only the lower bounds
+    #[arg(long)]
+    short: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Be the server
+    #[arg(long, hide = true)]
+    serve: bool,
 }
 
 #[derive(Debug, Args)]
@@ -278,6 +298,9 @@ pub(crate) fn run_bench(arguments: &BenchArguments) -> Result<bool, Failure> {
     if let Some(MeasureAction::Attack(arguments)) = &arguments.action {
         return run_attack(arguments);
     }
+    if let Some(MeasureAction::Calibrate(arguments)) = &arguments.action {
+        return run_calibration(arguments, &mut out);
+    }
     let showing = &arguments.report;
     let mut subject = load_subject(arguments, &arguments.urls)?;
     subject.server_pids = showing.server_pid.clone();
@@ -314,6 +337,20 @@ pub(crate) fn run_bench(arguments: &BenchArguments) -> Result<bool, Failure> {
         },
     };
     bench::job::run_job(&job, &mut out)
+}
+
+/// Runs `komainu bench calibrate`. Returns whether all figures are right.
+fn run_calibration(arguments: &CalibrateArguments, out: &mut dyn Write) -> Result<bool, Failure> {
+    if arguments.serve {
+        return known_server::serve(out).map(|()| true);
+    }
+    let options = CalibrationOptions {
+        program: std::env::current_exe().context("this program cannot be found")?,
+        arguments: vec!["bench", "calibrate", "--serve"],
+        is_short: arguments.short,
+        is_json: arguments.json,
+    };
+    calibration::run::run(&options, out)
 }
 
 /// Runs `komainu bench attack`. Returns whether the server survives all attacks.

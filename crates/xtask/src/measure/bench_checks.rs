@@ -1,5 +1,5 @@
-//! Checks `komainu bench` against known values: delays, stalls, errors, the kernel's accounting, equal
-//! servers, and a server that is 5 % slower.
+//! Checks `komainu bench` against known values: the kernel's accounting, equal servers, and a server that is 5 % slower.
+//! `komainu bench calibrate` checks the others.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use bench::procfs;
 use bench::table::TextTable;
 use serde_json::{Value, json};
 
-use crate::measure::known_server::{self, DELAYS, ERROR_INTERVAL, STALL_TIME};
+use crate::measure::known_server;
 use crate::measure::options::MeasureOptions;
 use crate::measure::peer::{GENERATOR_CORE, SERVER_CORE};
 use crate::measure::{Fallible, save_result};
@@ -22,8 +22,6 @@ const READY_MS_MAX: u64 = 10_000;
 const READING_ERROR_MAX: f64 = 0.02;
 /// CPU time per request of the compared servers, in microseconds.
 const WORK_US: u64 = 100;
-/// Maximum excess of a latency over the known one: relative, plus milliseconds.
-const LATENCY_EXCESS_MAX: (f64, f64) = (0.10, 1.0);
 /// Maximum share of comparisons of equal servers that may report a difference.
 const FALSE_ALARMS_MAX: f64 = 0.05;
 /// Default number of comparisons of equal servers.
@@ -33,7 +31,7 @@ const EQUAL_RUN_OPTIONS: [&str; 6] = ["-d", "150ms", "--warm-up", "30ms", "--pai
 /// Default number of comparisons with a slower server, each with the default duration.
 const SLOWER_COMPARISONS: usize = 10;
 /// Names of the checks for `--rows`.
-const CHECKS: [&str; 4] = ["answers", "readings", "equals", "slower"];
+const CHECKS: [&str; 3] = ["readings", "equals", "slower"];
 /// Figures that are compared.
 const COMPARED_FIGURES: [&str; 4] = ["cpu_us_per_request", "p50_us", "p99_us", "requests_per_s"];
 /// Figures that must show 5 % more work every time. The rate and the slowest requests also depend on other
@@ -68,7 +66,6 @@ pub(crate) fn run(options: &MeasureOptions) -> Fallible<ExitCode> {
     let mut bench = BenchChecks { options, binary, folder: scratch.path(), results: Vec::new() };
     for check in CHECKS.into_iter().filter(|name| MeasureOptions::is_chosen(&options.rows, name)) {
         match check {
-            "answers" => bench.check_answers()?,
             "readings" => bench.check_readings()?,
             "equals" => bench.check_equals()?,
             _ => bench.check_slower()?,
@@ -105,16 +102,16 @@ impl BenchChecks<'_> {
 
     /// Starts a server of known behaviour on the servers' core; `before` is a command that runs and observes
     /// it.
-    fn start_server(&self, way: &str, before: &[&str]) -> Fallible<KnownServer> {
+    fn start_server(&self, turns: &str, before: &[&str]) -> Fallible<KnownServer> {
         let port = free_port()?;
         let mut command = Command::new("taskset");
         command.args(["-c", SERVER_CORE]).args(before).arg(std::env::current_exe()?);
-        command.args(["known", &port.to_string(), way]);
+        command.args(["known", &port.to_string(), turns]);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut tree = ProcessTree::start(&mut command, &self.folder.join(format!("server-{port}.log")))?;
         match tree.wait_until(READY_MS_MAX, |_| TcpStream::connect(address).ok()) {
             Some(_) => Ok(KnownServer { address, tree }),
-            None => Err(format!("{before:?} {way} does not start: {}", tree.output()).into()),
+            None => Err(format!("{before:?} {turns} does not start: {}", tree.output()).into()),
         }
     }
 
@@ -135,55 +132,6 @@ impl BenchChecks<'_> {
         Ok(serde_json::from_str(&self.run_bench(&arguments, to)?)?)
     }
 
-    fn check_latency(&mut self, what: &str, known_ms: f64, kept: &Value, key: &str) {
-        let found_ms = kept["figures"][key].as_f64().unwrap_or(f64::NAN) / 1e3;
-        let (share, plus_ms) = LATENCY_EXCESS_MAX;
-        let holds = found_ms >= known_ms * (1.0 - share) && found_ms <= known_ms * (1.0 + share) + plus_ms;
-        self.record(what, format!("{known_ms:.0} ms"), format!("{found_ms:.2} ms"), holds);
-    }
-
-    /// Checks delays, stalls and errors with known figures.
-    fn check_answers(&mut self) -> Fallible<()> {
-        let server = self.start_server("delay", &[])?;
-        let kept = self.run_bench_json(&["-c", "20", "-d", "5s"], server.address)?;
-        drop(server);
-        let [(_, most), (_, some), (_, few)] = DELAYS;
-        for (what, ms, key) in [
-            ("p50 of 90 % at 5 ms", most, "p50_us"),
-            ("p95 with 9 % at 20 ms", some, "p95_us"),
-            ("p99.9 with 1 % at 80 ms", few, "p999_us"),
-        ] {
-            self.check_latency(what, ms as f64, &kept, key);
-        }
-
-        let server = self.start_server("stall", &[])?;
-        let stall_ms = STALL_TIME.as_millis() as f64;
-        let open = ["-c", "50", "-d", "10s", "--warm-up", "0s", "--rate", "500", "--arrivals", "constant"];
-        let kept = self.run_bench_json(&open, server.address)?;
-        // A fifth of the requests become due during a stall, evenly distributed: half of those wait for more
-        // than half of the stall.
-        self.check_latency("p90 with 1 s of 5 stalled, open loop", stall_ms / 2.0, &kept, "p90_us");
-        self.check_latency("p99, open loop", stall_ms * 0.95, &kept, "p99_us");
-        let said = self.run_bench(&["-c", "2", "-d", "10s", "--warm-up", "0s"], server.address)?;
-        drop(server);
-        let reported = said.contains("--rate") && said.contains("nothing at all was answered");
-        let found = if reported { "reported as not visible" } else { "not reported" };
-        self.record("the same in a closed loop", "cannot see it".into(), found.into(), reported);
-
-        let server = self.start_server("errors", &[])?;
-        let kept = self.run_bench_json(&["-c", "10", "-n", "100000"], server.address)?;
-        let errors = kept["statuses"]["500"].as_u64().unwrap_or(0);
-        let known = 100_000 / ERROR_INTERVAL;
-        // Probe connections use up request numbers, but each request is counted once.
-        self.record(
-            "errors among 100,000",
-            known.to_string(),
-            errors.to_string(),
-            errors.abs_diff(known) <= 1,
-        );
-        Ok(())
-    }
-
     /// Compares CPU time and memory with /proc and /usr/bin/time.
     fn check_readings(&mut self) -> Fallible<()> {
         let reported = self.folder.join("time.txt");
@@ -194,8 +142,7 @@ impl BenchChecks<'_> {
             "-o",
             reported.to_str().ok_or("the folder's name is not text")?,
         ];
-        let mut server =
-            self.start_server(&format!("work:{}", known_server::iterations_in(WORK_US)), &watch)?;
+        let mut server = self.start_server(&known_server::iterations_in(WORK_US).to_string(), &watch)?;
         let pid = *procfs::process_tree(&[server.tree.pid()]).last().ok_or("the server is gone")?;
         let before = process_cpu_s(pid)?;
         let kept = self.run_bench_json(&["-c", "4", "-d", "6s", "--warm-up", "0s"], server.address)?;
@@ -242,8 +189,8 @@ impl BenchChecks<'_> {
         more: f64,
     ) -> Fallible<[(usize, usize); COMPARED_FIGURES.len()]> {
         let turns = known_server::iterations_in(WORK_US);
-        let a = self.start_server(&format!("work:{turns}"), &[])?;
-        let b = self.start_server(&format!("work:{}", (turns as f64 * more) as u64), &[])?;
+        let a = self.start_server(&turns.to_string(), &[])?;
+        let b = self.start_server(&((turns as f64 * more) as u64).to_string(), &[])?;
         let versus = format!("http://{}/", b.address);
         let arguments = [&["-c", "4", "--vs", &versus], how].concat();
         let mut reported = [(0, 0); COMPARED_FIGURES.len()];
