@@ -537,11 +537,8 @@ impl Shape for WorkerCount {
         let number = ONE.kind();
         let range = table::<Workers>().kind();
         let text = format!("{}, or {{ min = 2, max = 16 }}", number.text);
-        ShapeKind {
-            text,
-            schema: json!({ "anyOf": [number.schema, range.schema] }),
-            chapters: range.chapters,
-        }
+        let schema = json!({ "anyOf": [number.schema, range.schema] });
+        ShapeKind { chapters: range.chapters, ..ShapeKind::new(text, schema) }
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Workers> {

@@ -391,7 +391,8 @@ impl Config {
 
     fn read_tree(document: Option<Node>, mut check: Checker<'_>) -> Result<(Self, Report), Report> {
         let config = document.and_then(|mut node| {
-            snippet::apply_snippets(&mut node, &mut check);
+            let levels = [table::<Site>().kind(), table::<Route>().kind()].map(|level| level.chapters[0]);
+            snippet::apply_snippets(&mut node, &mut check, levels);
             variable_map::declare_maps(&node, &mut check);
             // Groups are read first, because routes name them, wherever they are written.
             if let NodeData::Table(entries) = &mut node.data {

@@ -4,7 +4,7 @@ use serde_json::json;
 use settings::checker::{Checker, SnippetSpans, shorten};
 use settings::node::{Entry, Node, NodeData};
 use settings::report::TextSpan;
-use settings::shape::{OneOrMore, Shape, ShapeKind, Text};
+use settings::shape::{OneOrMore, Shape, ShapeKind, TableReference, Text};
 use settings::spelling::nearest_name;
 
 /// Keys and values that all uses of snippets together may add to a configuration.
@@ -54,8 +54,11 @@ impl Shape for Snippets {
     }
 }
 
+/// The directives of a site or a route.
+pub(crate) type LevelTable = fn() -> TableReference;
+
 /// Joins to each site and route the snippets that it names.
-pub(crate) fn apply_snippets(document: &mut Node, check: &mut Checker) {
+pub(crate) fn apply_snippets(document: &mut Node, check: &mut Checker, [site, route]: [LevelTable; 2]) {
     let snippets = match document.entry("snippet").map(|entry| &entry.value.data) {
         Some(NodeData::Table(entries)) => entries.clone(),
         _ => Vec::new(),
@@ -72,15 +75,18 @@ pub(crate) fn apply_snippets(document: &mut Node, check: &mut Checker) {
     let NodeData::Table(entries) = &mut document.data else { return };
     for entry in entries.iter_mut().filter(|entry| matches!(entry.key.as_str(), "site" | "route")) {
         let NodeData::List(tables) = &mut entry.value.data else { continue };
+        let level = if entry.key == "site" { site } else { route };
         for table in tables {
-            apply_to_table(table, &snippets, &mut left, check);
+            apply_to_table(table, level, &snippets, &mut left, check);
             if entry.key != "site" {
                 continue;
             }
             let NodeData::Table(own) = &mut table.data else { continue };
             for routes in own.iter_mut().filter(|own| own.key == "route") {
                 let NodeData::List(routes) = &mut routes.value.data else { continue };
-                routes.iter_mut().for_each(|route| apply_to_table(route, &snippets, &mut left, check));
+                for own in routes {
+                    apply_to_table(own, route, &snippets, &mut left, check);
+                }
             }
         }
     }
@@ -102,7 +108,13 @@ fn collect_spans(node: &Node, places: &mut Vec<TextSpan>) {
 }
 
 /// Joins to one table the snippets that it names.
-fn apply_to_table(table: &mut Node, snippets: &[Entry], left: &mut usize, check: &mut Checker) {
+fn apply_to_table(
+    table: &mut Node,
+    level: LevelTable,
+    snippets: &[Entry],
+    left: &mut usize,
+    check: &mut Checker,
+) {
     let Some(entry) = table.entry("use") else { return };
     let items = match table.items("use") {
         [] => std::slice::from_ref(&entry.value),
@@ -146,11 +158,46 @@ fn apply_to_table(table: &mut Node, snippets: &[Entry], left: &mut usize, check:
         merge_entries(
             &mut joined,
             shared,
-            &mut Duplicates::Report { used_at: at, place: String::new(), check },
+            &mut Place::new(level),
+            &mut Duplicates::Report { used_at: at, check },
         );
     }
     if let NodeData::Table(own) = &mut table.data {
-        merge_entries(own, joined, &mut Duplicates::PreferOwn);
+        merge_entries(own, joined, &mut Place::new(level), &mut Duplicates::PreferOwn);
+    }
+}
+
+/// A table within a site or route.
+struct Place {
+    level: LevelTable,
+    keys: Vec<String>,
+}
+
+impl Place {
+    fn new(level: LevelTable) -> Place {
+        Place { level, keys: Vec::new() }
+    }
+
+    /// Returns the name of a directive in this table.
+    fn directive(&self, key: &str) -> String {
+        self.keys.iter().map(String::as_str).chain([key]).collect::<Vec<_>>().join(".")
+    }
+
+    /// Returns the table for which a single value of the directive `key` is short: `proxy = "URL"` is `proxy.to = "URL"`.
+    fn expand(&self, key: &str, value: &Node) -> Option<Node> {
+        // Where `true` and `false` are values, a variable of the environment may be one.
+        if matches!(&value.data, NodeData::Text(text) if text.parse::<bool>().is_ok()) {
+            return None;
+        }
+        let mut table = (self.level)();
+        for key in &self.keys {
+            let directive = table.directives.iter().find(|directive| directive.name == key)?;
+            table = directive.kind.chapters.first()?();
+        }
+        let directive = table.directives.iter().find(|directive| directive.name == key)?;
+        let key = directive.kind.short_form?.key_of(&value.data)?.to_owned();
+        let entry = Entry { key, key_span: value.span.clone(), value: value.clone() };
+        Some(Node { span: value.span.clone(), data: NodeData::Table(vec![entry]) })
     }
 }
 
@@ -159,12 +206,18 @@ enum Duplicates<'d, 'c> {
     /// The value of the site or route takes precedence.
     PreferOwn,
     /// Two snippets that are used together set the directive: an error is reported.
-    Report { used_at: &'d TextSpan, place: String, check: &'d mut Checker<'c> },
+    Report { used_at: &'d TextSpan, check: &'d mut Checker<'c> },
 }
 
-/// Merges directives into a table: tables are joined key by key, lists of tables are concatenated.
-fn merge_entries(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Duplicates<'_, '_>) {
-    for entry in more {
+/// Merges directives into a table: tables are joined key by key, also where one of them is written in short; lists of
+/// tables are concatenated.
+fn merge_entries(
+    own: &mut Vec<Entry>,
+    more: Vec<Entry>,
+    place: &mut Place,
+    doubles: &mut Duplicates<'_, '_>,
+) {
+    for mut entry in more {
         let Some(known) = own.iter_mut().find(|known| known.key == entry.key) else {
             own.push(entry);
             continue;
@@ -176,16 +229,26 @@ fn merge_entries(own: &mut Vec<Entry>, more: Vec<Entry>, doubles: &mut Duplicate
             known.value.data = NodeData::List(all);
             continue;
         }
+        match (&known.value.data, &entry.value.data) {
+            (NodeData::Table(_), NodeData::Table(_)) => {}
+            (NodeData::Table(_), _) => {
+                entry.value = place.expand(&entry.key, &entry.value).unwrap_or(entry.value);
+            }
+            (_, NodeData::Table(_)) => {
+                known.value = place.expand(&entry.key, &known.value).unwrap_or(known.value.clone());
+            }
+            _ => {}
+        }
         match (&mut known.value.data, entry.value.data) {
             (NodeData::Table(known), NodeData::Table(more)) => {
-                let length = doubles.enter_key(&entry.key);
-                merge_entries(known, more, doubles);
-                doubles.leave_key(length);
+                place.keys.push(entry.key);
+                merge_entries(known, more, place, doubles);
+                place.keys.pop();
             }
             (NodeData::List(known), NodeData::List(more)) if is_table_list(known) && is_table_list(&more) => {
                 known.extend(more);
             }
-            _ => doubles.report(&entry.key, &entry.key_span, &known.key_span),
+            _ => doubles.report(&place.directive(&entry.key), &entry.key_span, &known.key_span),
         }
     }
 }
@@ -199,26 +262,9 @@ fn into_items(node: Node) -> Vec<Node> {
 }
 
 impl Duplicates<'_, '_> {
-    fn enter_key(&mut self, key: &str) -> usize {
-        let Duplicates::Report { place, .. } = self else { return 0 };
-        let length = place.len();
-        place.push_str(key);
-        place.push('.');
-        length
-    }
-
-    fn leave_key(&mut self, length: usize) {
-        if let Duplicates::Report { place, .. } = self {
-            place.truncate(length);
-        }
-    }
-
-    fn report(&mut self, key: &str, second: &TextSpan, first: &TextSpan) {
-        let Duplicates::Report { used_at, place, check } = self else { return };
-        let title = format!(
-            "`{}` is given in two snippets that are used together",
-            shorten(&format!("{place}{key}"))
-        );
+    fn report(&mut self, directive: &str, second: &TextSpan, first: &TextSpan) {
+        let Duplicates::Report { used_at, check } = self else { return };
+        let title = format!("`{}` is given in two snippets that are used together", shorten(directive));
         let finding = check.error(used_at, title, "used here");
         finding.related(first.clone(), "given here").related(second.clone(), "and given here");
         finding.help("leave it out of one of them, or name only one in `use`");
@@ -281,6 +327,31 @@ mod tests {
         assert_eq!(first.response_headers.set.len(), 2);
         assert_eq!((second.limit.len(), second.limit[0].rate().count), (1, 9));
         assert_eq!(second.timeouts.write, Some(Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn tables_of_snippets_are_joined_to_values_in_short() {
+        let shared = "[snippet.slow.proxy]\nqueue = 3\n";
+        let config = read(&format!(
+            "{shared}[[route]]\nuse = \"slow\"\npath = \"/a\"\nproxy = \"http://a.test\"\n\
+             [snippet.short]\nproxy = \"http://b.test\"\n\
+             [[route]]\nuse = [\"slow\", \"short\"]\npath = \"/b\"\n\
+             [[route]]\nuse = \"short\"\nproxy = {{ queue = 2, to = \"http://c.test\" }}\n"
+        ));
+        let config = config.unwrap();
+        let proxied = |at: usize| {
+            let route = &config.sites[0].routes[at];
+            let proxy =
+                std::iter::once(&route.action).chain(&route.otherwise).find_map(|action| match action {
+                    crate::Action::Proxy(proxy) => Some(proxy),
+                    _ => None,
+                });
+            let proxy = proxy.unwrap();
+            (proxy.queue_max, proxy.to.len())
+        };
+        assert_eq!(proxied(0), (3, 1));
+        assert_eq!(proxied(1), (3, 1));
+        assert_eq!(proxied(2), (2, 1));
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl Shape for Maps {
         let inner = table::<VariableMap>().kind();
         let schema = json!({ "type": "object", "additionalProperties": inner.schema });
         let text = "a table from names of variables to tables, see `[maps.NAME]`".to_owned();
-        ShapeKind { text, schema, chapters: inner.chapters }
+        ShapeKind { chapters: inner.chapters, ..ShapeKind::new(text, schema) }
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<Self::Out> {

@@ -3,7 +3,7 @@
 
 use crate::checker::{Checker, UnknownKey};
 use crate::node::{Entry, Node, NodeData};
-use crate::shape::{DirectiveReference, Shape, ShapeKind, TableReference};
+use crate::shape::{DirectiveReference, Shape, ShapeKind, ShortKeys, TableReference};
 use serde_json::json;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -87,7 +87,10 @@ impl<R: DirectiveTable> Shape for TableShape<R> {
 
     fn kind(&self) -> ShapeKind {
         let schema = json!({ "$ref": format!("#/$defs/{}", R::NAME) });
-        ShapeKind { text: format!("a table, see {}", R::PLACE), schema, chapters: vec![table_chapter::<R>] }
+        ShapeKind {
+            chapters: vec![table_chapter::<R>],
+            ..ShapeKind::new(format!("a table, see {}", R::PLACE), schema)
+        }
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<R> {
@@ -129,24 +132,21 @@ impl<R: DirectiveTable> Shape for TableShape<R> {
 
 /// A record, or as a short form the value of one of its directives.
 pub struct ShortForm<R> {
-    /// Directive whose value a string or list is.
-    text_key: &'static str,
-    /// Directive whose value a number is.
-    number_key: Option<&'static str>,
+    keys: ShortKeys,
     record: PhantomData<R>,
 }
 
 /// A record, or as a short form the value of its directive `key`.
 #[must_use]
 pub fn brief<R: DirectiveTable>(key: &'static str) -> ShortForm<R> {
-    ShortForm { text_key: key, number_key: None, record: PhantomData }
+    ShortForm { keys: ShortKeys { text: key, number: None }, record: PhantomData }
 }
 
 impl<R> ShortForm<R> {
     /// A number is the value of the directive `key`.
     #[must_use]
     pub fn number(self, key: &'static str) -> Self {
-        Self { number_key: Some(key), ..self }
+        Self { keys: ShortKeys { number: Some(key), ..self.keys }, ..self }
     }
 }
 
@@ -156,24 +156,22 @@ impl<R: DirectiveTable> Shape for ShortForm<R> {
     fn kind(&self) -> ShapeKind {
         let mut kind = table::<R>().kind();
         let mut schemas = vec![kind.schema];
-        let keys =
-            std::iter::once(self.text_key).chain(self.number_key.filter(|number| *number != self.text_key));
+        let ShortKeys { text, number } = self.keys;
+        let keys = std::iter::once(text).chain(number.filter(|number| *number != text));
         for directive in keys.filter_map(|key| R::DIRECTIVES.iter().find(|directive| directive.name == key)) {
             schemas.push((directive.kind)().schema);
             kind.text.push_str(&format!(", or just its `{}`", directive.name));
         }
-        ShapeKind { schema: json!({ "anyOf": schemas }), ..kind }
+        ShapeKind { schema: json!({ "anyOf": schemas }), short_form: Some(self.keys), ..kind }
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<R> {
-        let key = match (&node.data, self.number_key) {
-            (NodeData::Table(_), _) => return table().read(node, check),
-            (NodeData::Integer(_), Some(number)) => number,
-            (NodeData::Text(_) | NodeData::List(_), _) => self.text_key,
-            _ => {
-                check.report_type_mismatch(node, &self.kind().text);
-                return None;
-            }
+        if matches!(node.data, NodeData::Table(_)) {
+            return table().read(node, check);
+        }
+        let Some(key) = self.keys.key_of(&node.data) else {
+            check.report_type_mismatch(node, &self.kind().text);
+            return None;
         };
         let entry = Entry { key: key.to_owned(), key_span: node.span.clone(), value: node.clone() };
         table().read(&Node { span: node.span.clone(), data: NodeData::Table(vec![entry]) }, check)

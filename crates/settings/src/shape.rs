@@ -20,17 +20,40 @@ pub struct ShapeKind {
     pub schema: Value,
     /// The tables that the value is, or holds.
     pub chapters: Vec<fn() -> TableReference>,
+    /// Short forms of a value that is a table.
+    pub short_form: Option<ShortKeys>,
+}
+
+/// The directives of a table that a single value in its place stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortKeys {
+    /// Directive whose value a string or list is.
+    pub(crate) text: &'static str,
+    /// Directive whose value a number is.
+    pub(crate) number: Option<&'static str>,
+}
+
+impl ShortKeys {
+    /// Returns the directive whose value this is; `None` for a table, and for values that have no short form.
+    #[must_use]
+    pub fn key_of(&self, value: &NodeData) -> Option<&'static str> {
+        match (value, self.number) {
+            (NodeData::Integer(_), Some(number)) => Some(number),
+            (NodeData::Text(_) | NodeData::List(_), _) => Some(self.text),
+            _ => None,
+        }
+    }
 }
 
 impl ShapeKind {
     /// Creates the description of a shape without tables.
     pub fn new(text: impl Into<String>, schema: Value) -> Self {
-        Self { text: text.into(), schema, chapters: Vec::new() }
+        Self { text: text.into(), schema, chapters: Vec::new(), short_form: None }
     }
 
     /// The same tables with another description.
     fn with_description(self, text: String, schema: Value) -> Self {
-        Self { text, schema, ..self }
+        Self { text, schema, short_form: None, ..self }
     }
 }
 
@@ -57,7 +80,7 @@ pub struct DirectiveReference {
     /// Meaning of an absent directive.
     pub(crate) absent: &'static str,
     /// Description of the accepted values.
-    pub(crate) kind: ShapeKind,
+    pub kind: ShapeKind,
 }
 
 /// A kind of value and its range.
@@ -338,7 +361,7 @@ impl<T, S: Shape<Out = T>> Shape for Toggle<T, S> {
         };
         let text = format!("{words} or {}", inner.text);
         let schema = json!({ "anyOf": [{ "enum": flags }, inner.schema] });
-        inner.with_description(text, schema)
+        ShapeKind { text, schema, ..inner }
     }
 
     fn read(&self, node: &Node, check: &mut Checker) -> Option<T> {
