@@ -15,9 +15,14 @@ const INDENT: &str = "    ";
 pub fn format(text: &str) -> Result<String, Failure> {
     let failed = |error: toml_edit::TomlError| Failure::new(error);
     let before: DocumentMut = text.parse().map_err(failed)?;
-    let mut document: DocumentMut = text.replace("\r\n", "\n").parse().map_err(failed)?;
+    let mut document = before.clone();
     format_table(document.as_table_mut(), &mut true);
-    let trailing = format_comments(document.trailing().as_str().unwrap_or_default(), BlankLines::AtMostOne);
+    let mut trailing = document.trailing().as_str().unwrap_or_default().to_owned();
+    if trailing.trim_end_matches([' ', '\t']).ends_with(|sign| sign != '\n') {
+        // A comment in the last line, which has no line end.
+        trailing.push('\n');
+    }
+    let trailing = format_comments(&trailing, BlankLines::AtMostOne);
     let end = if trailing.is_empty() { "" } else { "\n" };
     document.set_trailing(format!("{}{end}", trailing.trim_end_matches('\n')));
     let formatted = document.to_string().trim_start_matches('\n').to_owned();
@@ -329,6 +334,8 @@ mod tests {
             ("\n\na=1", "a = 1\n"),
             ("\n[log]\n", "[log]\n"),
             ("a = 1 # b", "a = 1 # b\n"),
+            ("a = 1\n# b", "a = 1\n# b\n"),
+            ("# only", "# only\n"),
             ("[a.b]\n[a]\nc=1", "[a.b]\n\n[a]\nc = 1\n"),
         ] {
             assert_eq!(format(text).as_deref(), Ok(wanted), "{text:?}");
@@ -364,6 +371,15 @@ mod tests {
             assert_eq!(format(text).as_deref(), Ok(wanted), "{text:?}");
             assert_eq!(format(wanted).as_deref(), Ok(wanted), "{wanted:?}");
         }
+    }
+
+    #[test]
+    fn line_ends_in_multi_line_strings_are_kept() {
+        let text = "a=1 # one\r\n\r\n\r\n# two\r\nb = \"\"\"\r\n x\r\n y\"\"\"\r\nc = [\r\n  1, # one\r\n  2,\r\n]\r\n";
+        let formatted =
+            "a = 1 # one\n\n# two\nb = \"\"\"\r\n x\r\n y\"\"\"\nc = [\n    1, # one\n    2,\n]\n";
+        assert_eq!(format(text).as_deref(), Ok(formatted));
+        assert_eq!(format(formatted).as_deref(), Ok(formatted));
     }
 
     #[test]
