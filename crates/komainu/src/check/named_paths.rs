@@ -151,8 +151,14 @@ fn path_fault(report: &Report, named: &NamedPath) -> Option<(TextSpan, String, S
         }
         // systemd may create the directory when it starts the server.
         (PathRequirement::Socket, PathKind::Nothing) if path.starts_with("/run") => return None,
+        (PathRequirement::Socket, PathKind::Nothing) if is_in_procfs(parent) => {
+            format!("no socket can be made in {}, which is the kernel's", parent.display())
+        }
         (PathRequirement::Socket, PathKind::Nothing) => match path_kind(parent) {
             PathKind::Nothing => format!("cannot listen on {shown}: there is no folder {}", parent.display()),
+            PathKind::File => {
+                format!("cannot listen on {shown}: {} is a file, not a folder", parent.display())
+            }
             _ => return None,
         },
         _ => return None,
@@ -271,6 +277,13 @@ mod tests {
             assert_eq!(remedy(text), expected, "{text}");
         }
         assert_eq!(of("[[route]]\nfiles = \"public\"\n[log]\nfile = \"new.log\"\n"), None);
+        let socket = |path: &str| of(&format!("listen = \"unix:{path}\"\n[[route]]\nfiles = \"public\"\n"));
+        assert_eq!(socket("public/x.sock"), None);
+        let kernels = "no socket can be made in /proc, which is the kernel's";
+        assert_eq!(socket("/proc/x.sock"), Some(vec![(kernels.to_owned(), 1)]));
+        let in_file =
+            format!("cannot listen on {}: {} is a file, not a folder", at("file/x.sock"), at("file"));
+        assert_eq!(socket("file/x.sock"), Some(vec![(in_file, 1)]));
         let disk = |path: &str| {
             of(&format!("[cache]\ndisk = {{ path = \"{path}\" }}\n[[route]]\nfiles = \"public\"\n"))
         };

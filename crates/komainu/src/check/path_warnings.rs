@@ -60,7 +60,8 @@ pub(crate) fn path_warnings(report: &Report, config: &Config) -> Vec<PathWarning
                 .flatten()
         };
         let empty = || is_directive(named, "auth.basic").then(|| empty_user_list_warning(&path)).flatten();
-        let found = [closed, secret(), empty()].into_iter().flatten();
+        let unwritable = unwritable_warning(named, &path, config, &user, is_other);
+        let found = [closed, unwritable, secret(), empty()].into_iter().flatten();
         doubts.extend(found.map(|(title, label, help)| (named.span.clone(), title, label, help)));
     }
     doubts
@@ -191,6 +192,33 @@ fn access_warning(path: &Path, right: FileRight, user: &Identity, is_other: bool
     })
 }
 
+/// Checks whether the server's user can create what a start creates without root's rights: temporary files and the control
+/// socket.
+fn unwritable_warning(
+    named: &NamedPath,
+    path: &Path,
+    config: &Config,
+    user: &Identity,
+    is_other: bool,
+) -> Option<AccessWarning> {
+    let folder = if is_directive(named, "temp_path") && config.limits.spill_bytes_max > 0 {
+        path
+    } else if is_directive(named, "control.listen.unix") && is_other {
+        path.parent()?
+    } else {
+        return None;
+    };
+    (folder.is_dir() && lacks_right(folder, user, FileRight::Write)).then(|| {
+        let (name, shown) = (&user.name, describe(folder));
+        let folder = folder.display();
+        let title = format!("user {name}, who is to serve, may not write in {folder} ({shown})");
+        let help = format!(
+            "give the right: `chown {name} {folder}`, or `chgrp` to a group of {name} and `chmod g+wx`; or name another folder"
+        );
+        (title, "a start fails", help)
+    })
+}
+
 /// Checks whether every user of the machine can read a secret.
 fn exposure_warning(path: &Path) -> Option<AccessWarning> {
     let has = |path: &Path, bit: u32| fs::metadata(path).is_ok_and(|found| found.mode() & bit != 0);
@@ -234,4 +262,34 @@ fn empty_user_list_warning(path: &Path) -> Option<AccessWarning> {
             format!("`htpasswd -B {path} NAME` adds one (package apache2-utils)"),
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_a_start_cannot_write_in_are_reported() {
+        let folder = std::env::temp_dir().join(format!("komainu-unwritable-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let warnings = |text: &str, uid: u32| {
+            let (config, report) = Config::parse(text, "k.toml", &folder).unwrap();
+            let user = Identity { name: "web".into(), uid, gid: uid, groups: vec![uid] };
+            let of = |named: &NamedPath| unwritable_warning(named, &named.path, &config, &user, true);
+            report.named_paths().iter().filter_map(of).map(|(title, ..)| title).collect::<Vec<_>>()
+        };
+        let own = rustix::process::geteuid().as_raw();
+        for text in ["temp_path = \".\"\n", "[control]\nlisten = \"unix:c.sock\"\n"] {
+            let said = warnings(text, 54_321);
+            assert!(
+                said.len() == 1 && said[0].starts_with("user web, who is to serve, may not write in "),
+                "{said:?}"
+            );
+            assert_eq!(warnings(text, own), Vec::<String>::new());
+        }
+        for text in ["temp_path = \".\"\nlimits.spill = 0\n", "listen = \"unix:c.sock\"\n"] {
+            assert_eq!(warnings(text, 54_321), Vec::<String>::new(), "{text}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }
