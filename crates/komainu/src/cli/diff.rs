@@ -210,9 +210,14 @@ fn compare_lists(
     let by_name = |all: &[(String, Value)]| all.iter().cloned().collect::<BTreeMap<String, Value>>();
     let olds = by_name(&old);
     let news = by_name(&new);
-    let added = new.iter().filter(|(name, _)| !olds.contains_key(name));
-    for (name, _) in old.iter().chain(added) {
+    for (name, _) in &old {
         compare(&format!("{prefix}{kind} {name},"), olds.get(name), news.get(name), is_secret, changes);
+    }
+    for (at, (name, table)) in new.iter().enumerate().filter(|(_, (name, _))| !olds.contains_key(name)) {
+        // A route in front of others decides instead of them.
+        let next = new[at..].iter().find(|(name, _)| olds.contains_key(name));
+        let position = next.map_or(String::new(), |(next, _)| format!(" (before {next})"));
+        compare(&format!("{prefix}{kind} {name}{position},"), None, Some(table), is_secret, changes);
     }
     let common = |all: &[(String, Value)], other: &BTreeMap<String, Value>| {
         let names = all.iter().map(|(name, _)| name.clone());
@@ -377,11 +382,23 @@ mod tests {
                 "~ site a.test b.test, route /x, proxy: \"http://one\" -> \"http://two\"",
                 "~ site a.test b.test, order of routes: /x; * -> *; /x",
                 "- site old.test = {\"hosts\":[\"old.test\"],\"respond\":1}",
-                "+ site new.test = {\"hosts\":[\"new.test\"],\"respond\":1}",
+                "+ site new.test (before a.test b.test) = {\"hosts\":[\"new.test\"],\"respond\":1}",
                 "- threads = 2",
             ]
         );
         assert!(changes(old, old).is_empty() && changes("# a\na.b = 1", "[a]\nb = 1").is_empty());
+    }
+
+    #[test]
+    fn diff_shows_where_a_route_was_added() {
+        let route = |text: &str| format!("[[site.route]]\n{text}\n");
+        let (site, x) = ("[[site]]\nhosts = [\"a.test\"]\n", route("path = \"/x\"\nrespond = 1"));
+        let (y, all) = (route("path = \"/y\"\nrespond = 2"), route("respond = 3"));
+        let added =
+            |routes: &[&str]| changes(&[site, &x, &y].concat(), &[&[site][..], routes].concat().concat());
+        assert_eq!(added(&[&all, &x, &y]), ["+ site a.test, route * (before /x) = {\"respond\":3}"]);
+        assert_eq!(added(&[&x, &all, &y]), ["+ site a.test, route * (before /y) = {\"respond\":3}"]);
+        assert_eq!(added(&[&x, &y, &all]), ["+ site a.test, route * = {\"respond\":3}"]);
     }
 
     #[test]
