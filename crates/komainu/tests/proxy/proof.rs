@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 
+use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use data_encoding::BASE64URL_NOPAD;
@@ -37,8 +38,13 @@ impl Signer {
     }
 
     fn token(&self, claims: &Value) -> String {
-        let part = |value: &Value| BASE64URL_NOPAD.encode(value.to_string().as_bytes());
-        let signed = format!("{}.{}", part(&json!({"alg": "ES256", "kid": self.id})), part(claims));
+        self.sign(&json!({"alg": "ES256", "kid": self.id}).to_string(), claims)
+    }
+
+    /// Returns a token with this text as its header.
+    fn sign(&self, head: &str, claims: &Value) -> String {
+        let part = |text: &str| BASE64URL_NOPAD.encode(text.as_bytes());
+        let signed = format!("{}.{}", part(head), part(&claims.to_string()));
         let signature = self.pair.sign(&SystemRandom::new(), signed.as_bytes()).unwrap();
         format!("{signed}.{}", BASE64URL_NOPAD.encode(signature.as_ref()))
     }
@@ -279,6 +285,70 @@ fn lying_key_sets_are_bounded_and_followed_nowhere() {
     eventually("the keys come", || rig.ask("/", &first).status() == 200);
     rig.expect_report("there are 100 keys");
     rig.ask("/", &last).expect_status(401);
+}
+
+/// Tokens name keys of their own, signatures that are valid for every text in some libraries, and other algorithms.
+#[test]
+fn forged_tokens_are_refused_and_their_keys_not_fetched() {
+    let signer = Arc::new(Signer::new("one"));
+    let set = json!({ "keys": [signer.jwk()] }).to_string();
+    let answered = set.clone();
+    let issuer = Origin::start(move |_| ok(&answered));
+    let forger = Signer::new("one");
+    let own = json!({ "keys": [forger.jwk()] }).to_string();
+    let elsewhere = Origin::start(move |_| ok(&own));
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            r#"
+            [[route]]
+            respond = "in"
+            auth = {{ jwt = {{ jwks = "{}/keys", issuer = "https://issuer.test", audience = "shop" }} }}
+            "#,
+            issuer.url
+        ),
+    );
+    let claims = claims("alice");
+    let valid = signer.token(&claims);
+    eventually("the keys come", || rig.ask("/", &bearer(&valid)).status() == 200);
+    let parts: Vec<&str> = valid.split('.').collect();
+    let with_signature =
+        |bytes: &[u8]| format!("{}.{}.{}", parts[0], parts[1], BASE64URL_NOPAD.encode(bytes));
+    let forged = |more: Value| {
+        let mut head = json!({"alg": "ES256", "kid": "one"});
+        head.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        forger.sign(&head.to_string(), &claims)
+    };
+    let by_secret = |secret: &[u8]| {
+        let part = |text: String| BASE64URL_NOPAD.encode(text.as_bytes());
+        let head = json!({"alg": "HS256", "kid": "one"}).to_string();
+        let text = format!("{}.{}", part(head), part(claims.to_string()));
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), text.as_bytes());
+        format!("{text}.{}", BASE64URL_NOPAD.encode(tag.as_ref()))
+    };
+    let keys = format!("{}/keys", elsewhere.url);
+    // Half of an ES256 signature is a number below the order of the curve.
+    let order = b"\xff\xff\xff\xff\0\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\xbc\xe6\xfa\xad\xa7\x17\x9e\x84\xf3\xb9\xca\xc2\xfc\x63\x25\x51";
+    for (what, token) in [
+        ("the key in the token", forged(json!({ "jwk": forger.jwk() }))),
+        ("no other id", forger.sign(&json!({"alg": "ES256", "jwk": forger.jwk()}).to_string(), &claims)),
+        ("keys at a URL", forged(json!({ "jku": keys }))),
+        ("a certificate at a URL", forged(json!({ "x5u": keys }))),
+        ("an id that is a URL", forged(json!({ "kid": keys }))),
+        ("an id that is a file", forged(json!({ "kid": "../../../../dev/null" }))),
+        ("a signature of zeros", with_signature(&[0; 64])),
+        ("a signature of the order", with_signature(&[*order, *order].concat())),
+        ("an empty signature", with_signature(&[])),
+        ("two algorithms", signer.sign(r#"{"alg":"ES256","kid":"one","alg":"none"}"#, &claims)),
+        ("an empty secret", by_secret(b"")),
+        ("the key set as a secret", by_secret(set.as_bytes())),
+        ("the public key as a secret", by_secret(signer.pair.public_key().as_ref())),
+    ] {
+        let refused = rig.ask("/", &bearer(&token));
+        assert_eq!(refused.status(), 401, "{what}: {}", refused.head);
+    }
+    assert_eq!(elsewhere.asks().len(), 0, "keys of tokens are not fetched");
+    rig.ask("/", &bearer(&valid)).expect(200, "in");
 }
 
 /// A signature is valid for one path, and not for others that a server might treat as equal.
