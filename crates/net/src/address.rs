@@ -7,7 +7,7 @@ use http::Dialect;
 use ipnet::IpNet;
 
 /// An address to listen on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BindAddress {
     /// A TCP address; port 0 lets the kernel choose. An IPv6 address accepts only IPv6 connections.
     Tcp(SocketAddr),

@@ -350,6 +350,11 @@ impl Listener {
         ListenUrl { address: self.address.clone(), is_tls: self.is_tls, is_stream }
     }
 
+    /// Returns the requested and the bound address.
+    pub(crate) fn known_addresses(&self) -> [&BindAddress; 2] {
+        [&self.requested, &self.address]
+    }
+
     /// Whether `at` is the requested or the bound address.
     #[must_use]
     pub fn matches_address(&self, at: &BindAddress) -> bool {

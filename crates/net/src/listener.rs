@@ -1,6 +1,7 @@
 //! Accepting connections from listening sockets, until a socket is closed or the server stops.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -231,15 +232,22 @@ impl Listeners {
             return Err(std::io::Error::other("the server is stopping"));
         }
         let addresses: Vec<BindAddress> = state.open.iter().map(|(_, open)| open.address().clone()).collect();
-        let mut taken = Vec::new();
+        let mut by_address: HashMap<&BindAddress, Vec<usize>> = HashMap::new();
+        for (at, (_, open)) in state.open.iter().enumerate() {
+            let [requested, bound] = open.known_addresses();
+            by_address.entry(requested).or_default().push(at);
+            if bound != requested {
+                by_address.entry(bound).or_default().push(at);
+            }
+        }
+        let mut is_taken = vec![false; state.open.len()];
         let mut new = Vec::new();
         for (place, listen) in listens.into_iter().enumerate() {
-            let is_same = |(number, open): &&(u64, Listener)| {
-                !taken.contains(number) && open.matches_address(&listen.address)
-            };
-            match state.open.iter().find(is_same) {
-                Some((number, open)) => {
-                    taken.push(*number);
+            let same = by_address.get(&listen.address).into_iter().flatten();
+            match same.copied().find(|at| !is_taken[*at]) {
+                Some(at) => {
+                    is_taken[at] = true;
+                    let (number, open) = &state.open[at];
                     let bound = (binds_http3 && open.lacks_datagrams(&listen))
                         .then(|| bind(place, listen.clone(), &addresses).ok())
                         .flatten();
@@ -259,12 +267,11 @@ impl Listeners {
         if state.is_closed {
             return;
         }
-        let mut old = std::mem::take(&mut state.open);
+        let mut old: BTreeMap<u64, Listener> = std::mem::take(&mut state.open).into_iter().collect();
         for new in new.0 {
             match new {
                 NewListener::Kept(number, listen, datagrams) => {
-                    let Some(at) = old.iter().position(|(other, _)| *other == number) else { continue };
-                    let (_, mut listener) = old.swap_remove(at);
+                    let Some(mut listener) = old.remove(&number) else { continue };
                     let is_same = listener.set_options(listen, datagrams);
                     let number = if is_same { number } else { state.reopen(number, &listener) };
                     state.open.push((number, listener));
