@@ -200,6 +200,12 @@ pub struct PathMap {
 }
 
 impl UpstreamServer {
+    /// Whether it stands for a name that has no server at present.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        matches!(&self.address, UpstreamAddress::Tcp { host, .. } if host.is_empty())
+    }
+
     /// Creates a server with weight 1, without TLS or a limit.
     #[must_use]
     pub fn new(at: UpstreamAddress) -> UpstreamServer {

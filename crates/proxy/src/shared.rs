@@ -124,9 +124,19 @@ impl GroupShared {
         self.servers[server].health.state(now)
     }
 
+    /// Returns the state of a server as it is reported. One that does not exist at present is down, although requests are
+    /// answered 502 because of it, and not 503.
+    #[must_use]
+    pub fn reported_state(&self, server: usize, now: Moment) -> ServerState {
+        if self.options.servers[server].is_absent() { ServerState::Down } else { self.state(server, now) }
+    }
+
     /// Returns the state of a server regardless of the operator's order.
     #[must_use]
     pub fn observed_state(&self, server: usize, now: Moment) -> ServerState {
+        if self.options.servers[server].is_absent() {
+            return ServerState::Down;
+        }
         self.servers[server].health.observed_state(now)
     }
 

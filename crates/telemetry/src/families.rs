@@ -300,7 +300,7 @@ fn upstreams(groups: &[Arc<GroupShared>]) -> Vec<Family> {
         ejections.count(labels(), sum(&|core| core.ejections.value()));
         connects.durations(labels(), cores.iter().map(|core| &core.connect));
         heads.durations(labels(), cores.iter().map(|core| &core.head));
-        let is_up = group.state(server, now) == ServerState::Up;
+        let is_up = group.reported_state(server, now) == ServerState::Up;
         up.gauge(labels(), f64::from(u8::from(is_up)));
         let is_ordered = group.order(server) != UpstreamOrder::Ready;
         drained.gauge(labels(), f64::from(u8::from(is_ordered)));

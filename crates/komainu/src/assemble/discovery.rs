@@ -54,8 +54,11 @@ fn start(options: DiscoverTable, notices: ErrorLog) -> io::Result<Discovery> {
             notices.warn(&format!("`[discover]`: {source}: {why}: what was found before stays in use"));
         }
         DiscoveryEvent::Back(source) => notices.info(&format!("`[discover]`: {source} answers again")),
+        DiscoveryEvent::Servers(name, 0) => {
+            notices.warn(&format!("`[discover]`: {name} has no servers"));
+        }
         DiscoveryEvent::Servers(name, count) => {
-            notices.info(&format!("`[discover]`: {name} has {count} servers"))
+            notices.info(&format!("`[discover]`: servers of {name}: {count}"));
         }
         DiscoveryEvent::Sites(source, count) => {
             notices.info(&format!("`[discover]`: the hosts of containers of {source}: {count}"));

@@ -244,6 +244,7 @@ fn servers_of_a_service_come_and_go() {
     assert_eq!(body(&rig, "/"), "spare");
     dns.set("_web._tcp.svc.test", Records::Code(NXDOMAIN));
     eventually("no server is left", || body(&rig, "/") == "502");
+    rig.expect_report("has no servers");
     rig.expect_report("_web._tcp.svc.test answers again");
     dns.set("_web._tcp.svc.test", Records::Service(vec![second]));
     eventually("there is one again", || body(&rig, "/") == "two");

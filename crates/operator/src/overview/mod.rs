@@ -131,7 +131,7 @@ fn server_document(group: &GroupShared, server: usize, now: Moment) -> Value {
             .map(|(name, count)| (name, json!(count)))
             .collect::<Map<_, _>>()
     };
-    let (state, back_in_ms) = match (group.order(server), group.state(server, now)) {
+    let (state, back_in_ms) = match (group.order(server), group.reported_state(server, now)) {
         // Drained by an operator, which is not a failure.
         (UpstreamOrder::Drain, _) => ("drain", None),
         (_, ServerState::Up) => ("up", None),
