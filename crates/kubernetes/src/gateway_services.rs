@@ -20,7 +20,7 @@ const CLASS_NAME: &str = "gateway.networking.k8s.io/gateway-class-name";
 /// Labels of the program that writes an object.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const SLICE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-const MANAGER: &str = "komainu.dev";
+const MANAGED_BY_KOMAINU: &str = "komainu.dev";
 /// Annotation with a number of the content that was written.
 const CONTENT: &str = "komainu.dev/content";
 /// Bytes of a label's value, and of the name of a Service.
@@ -95,7 +95,8 @@ pub(crate) fn service_addresses(objects: &Objects, gateway: &JudgedGateway) -> V
 /// Whether an object was written for a Gateway.
 fn is_ours(metadata: &Metadata, gateway: &JudgedGateway) -> bool {
     let label = |name: &str| metadata.labels.get(name).map(String::as_str);
-    label(MANAGED_BY) == Some(MANAGER) && label(GATEWAY_NAME) == Some(&short_name(&gateway.key.name))
+    label(MANAGED_BY) == Some(MANAGED_BY_KOMAINU)
+        && label(GATEWAY_NAME) == Some(&short_name(&gateway.key.name))
 }
 
 /// Name of a Gateway's Service: `GATEWAY-CLASS`, as Gateway API asks for (GEP-1762).
@@ -179,7 +180,8 @@ impl ServiceOfGateway<'_> {
             if of_family.is_empty() && !self.objects.endpoint_slices.contains_key(&slice) {
                 continue;
             }
-            let labels = [("kubernetes.io/service-name", key.name.as_str()), (SLICE_MANAGED_BY, MANAGER)];
+            let labels =
+                [("kubernetes.io/service-name", key.name.as_str()), (SLICE_MANAGED_BY, MANAGED_BY_KOMAINU)];
             let content = json!({ "addressType": family, "endpoints": of_family, "ports": ports });
             wanted.push(self.object(Kind::EndpointSlice, &slice, &labels, content));
         }
@@ -213,7 +215,7 @@ impl ServiceOfGateway<'_> {
         let infrastructure = self.gateway.gateway.spec.infrastructure.clone().unwrap_or_default();
         let mut all = infrastructure.labels;
         let own = [
-            (MANAGED_BY, MANAGER),
+            (MANAGED_BY, MANAGED_BY_KOMAINU),
             (GATEWAY_NAME, &short_name(&self.gateway.key.name)),
             (CLASS_NAME, &short_name(&self.gateway.gateway.spec.gateway_class_name)),
         ];
