@@ -71,6 +71,31 @@ pub(crate) struct SetMember {
     pub(crate) address: Option<SocketAddr>,
 }
 
+/// What a server says of itself.
+#[derive(Default)]
+struct MemberSign {
+    instance: String,
+    purges: PurgeProgress,
+    address: Option<SocketAddr>,
+}
+
+impl MemberSign {
+    fn parse(text: &str) -> Option<MemberSign> {
+        let mut words = text.split(' ');
+        let instance = words.next()?.to_owned();
+        let read = words.next().and_then(StreamId::parse)?;
+        let address = words.next().and_then(|address| address.parse().ok());
+        let mut refused = words.map_while(StreamId::parse);
+        let refused = refused.next().zip(refused.next());
+        Some(MemberSign { instance, purges: PurgeProgress { read, refused }, address })
+    }
+}
+
+/// Name under which what a server says of itself is encrypted, so that none can speak for another.
+fn seal_name(name: &str) -> String {
+    format!("member {name}")
+}
+
 /// Returns all servers; with `own` (name and instance, and the last purge that was applied), also says that this one is
 /// there.
 ///
@@ -88,12 +113,13 @@ pub(crate) async fn exchange_members(
             if let Some((first, last)) = progress.refused {
                 sign += &format!(" {first} {last}");
             }
-            (options.name.as_str(), sign)
+            let sealed = options.seal.seal(&seal_name(&options.name), sign.as_bytes());
+            (options.name.as_str(), sealed.map_err(StoreError::Invalid)?)
         }
-        None => ("", String::new()),
+        None => ("", Vec::new()),
     };
     let keys = [options.key("members")];
-    let reply = store.script(HEARTBEAT, &keys, &[name.as_bytes(), sign.as_bytes()]).await?;
+    let reply = store.script(HEARTBEAT, &keys, &[name.as_bytes(), &sign]).await?;
     let [now, all] = reply.array()?;
     let (now, all) = (now.number()?, all.list()?);
     if all.len() > 2 * MEMBERS_MAX {
@@ -102,20 +128,16 @@ pub(crate) async fn exchange_members(
     let mut members = Vec::new();
     let mut all = all.into_iter();
     while let (Some(name), Some(sign)) = (all.next(), all.next()) {
-        let (name, sign) = (name.text()?, sign.text()?);
-        let mut words = sign.split(' ');
-        let seen = words.next().and_then(|seen| seen.parse::<u64>().ok());
-        let instance = words.next();
-        let read = words.next().and_then(StreamId::parse);
-        let address = words.next().and_then(|address| address.parse().ok());
-        let mut refused = words.map_while(StreamId::parse);
-        let refused = refused.next().zip(refused.next());
-        // A server that cannot be read is not waited for.
-        if let (Some(seen), Some(instance), Some(read)) = (seen, instance, read) {
-            let is_live = now.saturating_sub(seen) <= SILENT_S_MAX;
-            let purges = PurgeProgress { read, refused };
-            members.push(SetMember { name, instance: instance.to_owned(), purges, is_live, address });
-        }
+        let (name, sign) = (name.text()?, sign.bytes()?.unwrap_or_default());
+        let mut parts = sign.splitn(2, |byte| *byte == b' ');
+        let seen = parts.next().and_then(|seen| str::from_utf8(seen).ok()?.parse::<u64>().ok());
+        let Some(seen) = seen else { continue };
+        let is_live = now.saturating_sub(seen) <= SILENT_S_MAX;
+        let opened = options.seal.open(&seal_name(&name), parts.next().unwrap_or_default());
+        let sign = opened.ok().and_then(|sign| MemberSign::parse(str::from_utf8(&sign).ok()?));
+        // One with another key cannot read what this one writes.
+        let MemberSign { instance, purges, address } = sign.unwrap_or_default();
+        members.push(SetMember { name, instance, purges, is_live, address });
     }
     Ok(members)
 }

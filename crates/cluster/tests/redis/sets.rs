@@ -136,6 +136,23 @@ fn purge_that_a_server_cannot_read_is_missing_there() {
 }
 
 #[test]
+fn servers_that_the_store_makes_up_are_not_asked() {
+    let folder = Scratch::new();
+    let redis = Redis::start(&folder.0, "redis", &[]);
+    let key = folder.write("key", [7; 48]);
+    let one = Server::start(options("one", &redis.url(), |table| {
+        table.key = Some(key);
+        table.peers = Some("127.0.0.1:8700".parse().unwrap());
+    }));
+    let names = || one.store.peers().iter().map(|peer| peer.name.clone()).collect::<Vec<_>>();
+    eventually("it knows itself", || names() == ["one"]);
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    redis.ask(&format!("HSET komainu:1:members evil \"{now} 0000000000000001 0-0 127.0.0.1:9\""));
+    eventually("the store names another one", || one.store.status().servers.len() == 2);
+    assert_eq!(names(), ["one"]);
+}
+
+#[test]
 fn server_that_has_missed_too_many_purges_purges_everything() {
     let folder = Scratch::new();
     let redis = Redis::start(&folder.0, "redis", &[]);
