@@ -7,8 +7,6 @@
 //!   200 bytes, no buffer)   from the pool)              no buffer)
 //! ```
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::rc::Rc;
 
 use http::Reject;
@@ -198,9 +196,6 @@ impl<S: Service> IdleTask for IdleClient<S> {
         // An expired deadline is checked again by the clock.
         self.link.stream().source().take_expired();
         self.link.stream().source().set_deadline(Moment::NEVER);
-        if self.link.stream().source().is_unwatched() {
-            return pin_in_place(|| drive_unwatched(self));
-        }
         pin_in_place(|| drive(self, false))
     }
 
@@ -212,19 +207,6 @@ impl<S: Service> IdleTask for IdleClient<S> {
     fn close(mut self: Box<Self>) {
         self.link.send_close_notify();
     }
-}
-
-/// Like [`drive`], for a connection whose socket is not registered: that is done when it has to wait for something.
-async fn drive_unwatched<S: Service>(idle: Box<IdleClient<S>>) -> Option<Box<dyn IdleTask>> {
-    let core = idle.link.core().clone();
-    let source = idle.link.stream().source_rc();
-    let mut drive = pin!(drive(idle, false));
-    poll_fn(|context| {
-        let polled = drive.as_mut().poll(context);
-        core.watch(&source);
-        polled
-    })
-    .await
 }
 
 /// Serves a connection until it can be parked or ends. `has_begun` tells that bytes were already read.
@@ -241,13 +223,7 @@ async fn drive<S: Service>(mut idle: Box<IdleClient<S>>, mut has_begun: bool) ->
             NextStep::Close => return Box::pin(refuse_slow_head(idle)).await,
         }
         let (engine, mut conn) = activate(*idle);
-        let is_unwatched = conn.link.stream().source().is_unwatched();
-        let ended = h1::serve_available(&engine, &mut conn).await;
-        if is_unwatched {
-            let is_silent = conn.served == 0 && conn.buffers.input.unconsumed().is_empty();
-            engine.context.early_reads.record(!(is_silent && matches!(ended, h1::ServeEnd::Idle(_))));
-        }
-        match ended {
+        match h1::serve_available(&engine, &mut conn).await {
             h1::ServeEnd::Idle(since) => idle = self::deactivate(engine, conn, since),
             h1::ServeEnd::Closed => return None,
             h1::ServeEnd::Multiplexed(machine) => {

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -25,7 +25,6 @@ use crate::memory::{Memory, MemoryBudget};
 use crate::offload::{BlockingKind, OffloadPool, OffloadPools};
 use crate::remote::{Remote, SlotWaker};
 use crate::source::{EXTERNAL_WAKER, GONE, HALF_CLOSED, NO_TASK, READ, Source, SourceWaiters, WRITE};
-use crate::sys;
 use crate::turn_hook::{TaskId, TurnHook, TurnHooks};
 
 mod pause;
@@ -296,23 +295,6 @@ impl Core {
     pub(crate) fn register(&self, fd: &impl AsFd) -> io::Result<Rc<Source>> {
         use epoll::EventFlags;
         self.register_for(fd, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET)
-    }
-
-    /// Adds the source of a socket that [`Core::watch`] registers if it is still open then.
-    pub(crate) fn add_unwatched(&self, fd: &impl AsFd) -> Rc<Source> {
-        let source = self.add_source();
-        source.set_unwatched(fd.as_fd().as_raw_fd());
-        source
-    }
-
-    /// Registers the socket of a source unless it is registered or closed. Without memory for that, the connection is
-    /// aborted.
-    pub(crate) fn watch(&self, source: &Source) {
-        let Some(fd) = source.take_unwatched() else { return };
-        if sys::watch_connection(self.0.remote.epoll().as_fd(), fd, source.token).is_err() {
-            source.abort();
-            self.mark_readable(source);
-        }
     }
 
     /// Registers a UDP socket, edge-triggered, for what it receives: each packet that it has sent would be an

@@ -60,7 +60,6 @@ pub mod connections;
 pub mod counters;
 pub mod cost;
 pub mod durations;
-mod early_reads;
 pub mod notes;
 mod body_copy;
 pub mod compress;

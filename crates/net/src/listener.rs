@@ -645,15 +645,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, opened: &AcceptSocket) -> Ac
                 let names_clients = opened.proxy_protocol.as_ref().is_some_and(|from| from.contains(peer));
                 let gate = context.gate.as_ref().filter(|_| !names_clients);
                 let Ok(gate_permit) = gate.map_or(Ok(None), |gate| gate.0.acquire(peer)) else { continue };
-                let is_http = opened.proxy_protocol.is_none() && opened.streams.is_none() && !opened.is_tls;
-                let stream = if is_http && context.early_reads.is_promising() {
-                    Stream::unwatched(&context.core, socket)
-                } else {
-                    let Ok(stream) = Stream::new(&context.core, socket) else {
-                        return AcceptPause::Exhausted;
-                    };
-                    stream
-                };
+                let Ok(stream) = Stream::new(&context.core, socket) else { return AcceptPause::Exhausted };
                 let mut idle = IdleClient::new(engine, Link::Plain(stream), peer, opened.h2c);
                 idle.keep_gate_permit(gate_permit);
                 idle.list(opened.listener, opened.key);

@@ -8,7 +8,6 @@ use crate::address::Peer;
 use crate::connections::{ConnectionEntry, ConnectionList};
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::early_reads::EarlyReads;
 use crate::filters::DefaultLines;
 use crate::gate::{GatePermit, SharedGate};
 use crate::heavy::HEAVY_BYTES;
@@ -46,7 +45,6 @@ pub(crate) struct ServingContext {
     pub(crate) is_draining: Cell<bool>,
     pub(crate) connection_limit: ConnectionLimit,
     pub(crate) connections: ConnectionList,
-    pub(crate) early_reads: EarlyReads,
     /// Sessions over UDP whose clients may be forged.
     pub(crate) unconfirmed_sessions: Cell<usize>,
     /// Number of encoders in use.

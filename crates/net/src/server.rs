@@ -16,7 +16,6 @@ use crate::clock::Clock;
 use crate::connections::ConnectionList;
 use crate::core::Core;
 use crate::counters::Counters;
-use crate::early_reads::EarlyReads;
 use crate::filters::DefaultLines;
 use crate::listener::{AcceptCommands, AcceptingSockets, Listeners, ServedSocket};
 use crate::offload::OffloadPools;
@@ -217,7 +216,6 @@ fn run_core<S: Service>(
         is_draining: Cell::new(false),
         connection_limit: ConnectionLimit::new(max),
         connections: ConnectionList::default(),
-        early_reads: EarlyReads::default(),
         unconfirmed_sessions: Cell::default(),
         encoders: Rc::default(),
         default_lines: DefaultLines::new(options.server),

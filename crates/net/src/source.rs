@@ -1,7 +1,6 @@
 //! Event sources: their readiness, the tasks that wait for them, and deadlines.
 
 use std::cell::Cell;
-use std::os::fd::RawFd;
 
 use rustix::event::epoll;
 use times::Moment;
@@ -38,8 +37,6 @@ pub struct Source {
     /// Whether the source stays registered when its stream is dropped, because the connection becomes idle
     /// and is found by the token.
     pub(crate) stays_registered: Cell<bool>,
-    /// The descriptor, while it is open and not registered yet; otherwise negative.
-    unwatched_fd: Cell<RawFd>,
 }
 
 /// Tasks that wait for a source: [`NO_TASK`] if there is none.
@@ -62,24 +59,7 @@ impl Source {
             expired: Cell::new(false),
             has_sent_end: Cell::new(false),
             stays_registered: Cell::new(false),
-            unwatched_fd: Cell::new(-1),
         }
-    }
-
-    /// Sets the descriptor, which is to be registered later. Whether it is readable is not known, so it counts as that.
-    pub(crate) fn set_unwatched(&self, fd: RawFd) {
-        self.unwatched_fd.set(fd);
-        self.ready.set(self.ready.get() | READ);
-    }
-
-    /// Whether the descriptor is not registered yet.
-    pub(crate) fn is_unwatched(&self) -> bool {
-        self.unwatched_fd.get() >= 0
-    }
-
-    /// Returns the descriptor if it is not registered yet, once. Called before it is closed, too.
-    pub(crate) fn take_unwatched(&self) -> Option<RawFd> {
-        Some(self.unwatched_fd.replace(-1)).filter(|fd| *fd >= 0)
     }
 
     pub(crate) fn waiters(&self) -> SourceWaiters {

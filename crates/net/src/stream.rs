@@ -69,8 +69,6 @@ impl Deref for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // Before the descriptor is closed.
-        self.source.take_unwatched();
         if !self.source.stays_registered.get() {
             self.core.deregister(&self.source);
         }
@@ -87,12 +85,6 @@ impl Stream {
         Ok(Stream::of(Registered::new(core, source), Transport::Socket(socket)))
     }
 
-    /// Like [`Stream::new`], for a socket that [`Core::watch`] registers later.
-    pub(crate) fn unwatched(core: &Core, socket: OwnedFd) -> Stream {
-        let source = core.add_unwatched(&socket);
-        Stream::of(Registered::new(core, source), Transport::Socket(socket))
-    }
-
     fn of(source: Registered, transport: Transport) -> Stream {
         let resets = Cell::new(false);
         let sent = Cell::new(0);
@@ -106,7 +98,6 @@ impl Stream {
         let Stream { source, transport, .. } = self;
         match transport {
             Transport::Socket(socket) => {
-                source.core.watch(&source.source);
                 source.forget_waiters();
                 source.stays_registered.set(true);
                 Some((socket, source.token))

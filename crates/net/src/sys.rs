@@ -3,14 +3,13 @@
 use std::ffi::c_int;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::libc::{self, sock_filter, sock_fprog};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::AttachReusePortCbpf;
-use rustix::event::epoll;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::ioctl::{Getter, Opcode, ioctl};
@@ -74,16 +73,6 @@ pub(crate) fn set_option(socket: &impl AsFd, level: c_int, name: c_int, value: c
     // SAFETY: the descriptor is borrowed for the call, which reads an integer of this length and keeps nothing.
     let result = unsafe { libc::setsockopt(socket, level, name, value, size_of::<c_int>() as u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Registers a descriptor, edge-triggered, for all events of a connection.
-#[allow(unsafe_code)]
-pub(crate) fn watch_connection(epoll: BorrowedFd<'_>, fd: RawFd, token: u64) -> io::Result<()> {
-    use epoll::EventFlags;
-    // SAFETY: the descriptor is borrowed for one call, which fails if it is closed and does not close it.
-    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(token), flags)?)
 }
 
 /// Starts a program in a process group of its own, so that it gets no signals from the terminal. It gets a

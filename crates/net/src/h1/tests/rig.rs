@@ -64,7 +64,6 @@ impl Rig {
             is_draining: Cell::new(false),
             connection_limit: ConnectionLimit::new(limits.connections_max),
             connections: crate::connections::ConnectionList::default(),
-            early_reads: crate::early_reads::EarlyReads::default(),
             unconfirmed_sessions: Cell::default(),
             encoders: std::rc::Rc::default(),
             default_lines: DefaultLines::new("Test"),
