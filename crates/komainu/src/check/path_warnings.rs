@@ -287,7 +287,7 @@ mod tests {
             );
             assert_eq!(warnings(text, own), Vec::<String>::new());
         }
-        for text in ["temp_path = \".\"\nlimits.spill = 0\n", "listen = \"unix:c.sock\"\n"] {
+        for text in ["temp_path = \".\"\nlimits.spill = \"0B\"\n", "listen = \"unix:c.sock\"\n"] {
             assert_eq!(warnings(text, 54_321), Vec::<String>::new(), "{text}");
         }
         fs::remove_dir_all(&folder).unwrap();
