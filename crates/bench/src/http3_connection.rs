@@ -177,6 +177,8 @@ impl Http3Connection {
                     return Ok(false);
                 }
                 if self.state.retry_queue.is_empty() {
+                    // The load may end while it waits.
+                    self.count_bytes(client);
                     let answered = client.answer_while(self.state.wait_for_next()).await;
                     // A connection that the server has closed meanwhile lost no request.
                     let is_open = answered.is_ok() && self.handle_events(client).is_ok();
