@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use crate::api_server::ApiServer;
 use crate::cluster::{Cluster, controller, gateway, metric, named, route, service, try_get};
@@ -108,7 +110,12 @@ fn endpoints_change_without_a_router() {
     cluster.api.apply_yaml(&route("app", "/", "app"));
     cluster.expect_body("/", "one GET");
     let routers = || cluster.metric(CHANGES, "kind=\"routes\"");
-    let before = routers();
+    // Counts follow the changes.
+    let mut before = routers();
+    eventually("the routes are counted", || {
+        thread::sleep(Duration::from_millis(100));
+        std::mem::replace(&mut before, routers()) == before && before > 0.0
+    });
     for _ in 0..3 {
         cluster.api.apply_yaml(&service("app", &[&one, &two]));
         cluster.expect_body("/", "two GET");
@@ -120,13 +127,13 @@ fn endpoints_change_without_a_router() {
     }
     assert_eq!(routers(), before);
     // Two changes each time, or more where objects come one by one.
-    assert!(cluster.metric(CHANGES, "kind=\"servers\"") >= 6.0);
+    eventually("they are counted", || cluster.metric(CHANGES, "kind=\"servers\"") >= 6.0);
     assert_eq!(cluster.metric(CHANGES, "kind=\"failed\""), 0.0);
     // A later change of routes has the servers of then.
     cluster.api.apply_yaml(&route("other", "/other", "app"));
     cluster.expect_body("/other", "two GET");
     assert!((0..4).all(|_| try_get(cluster.web, "a.test", "/").unwrap().contains("two GET")));
-    assert_eq!(routers(), before + 1.0);
+    eventually("the change is counted", || routers() == before + 1.0);
 }
 
 #[test]
