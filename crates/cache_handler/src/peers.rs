@@ -62,7 +62,7 @@ pub struct RoutePeers {
 
 /// Outcome of asking another server.
 pub(crate) enum PeerOutcome {
-    /// Its response has been passed on.
+    /// The response of that server has been passed on.
     Served,
     /// The origin has to be asked.
     AskOrigin,

@@ -12,7 +12,7 @@ static REMOVALS: Removals = Removals::new();
 
 /// Times of removals, in seconds since 1970.
 struct Removals {
-    /// Of responses of any keys.
+    /// Time of the last removal of responses of any keys.
     all_s: AtomicU64,
     by_key_s: [AtomicU64; PLACES],
 }

@@ -71,7 +71,7 @@ pub(crate) struct SetMember {
     pub(crate) address: Option<SocketAddr>,
 }
 
-/// What a server says of itself.
+/// State that a server publishes of itself.
 #[derive(Default)]
 struct MemberSign {
     instance: String,
@@ -91,7 +91,7 @@ impl MemberSign {
     }
 }
 
-/// Name under which what a server says of itself is encrypted, so that none can speak for another.
+/// Returns the name under which that state is encrypted, so that no server can speak for another.
 fn seal_name(name: &str) -> String {
     format!("member {name}")
 }

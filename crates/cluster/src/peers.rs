@@ -1,5 +1,5 @@
-//! What the servers of a set need to ask each other for responses: addresses, and an identity that proves that a server is
-//! of the set.
+//! Addresses of the servers of a set that ask each other for responses, and the identity that proves that a server is of the
+//! set.
 
 use std::net::SocketAddr;
 use std::time::Duration;

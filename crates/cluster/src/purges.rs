@@ -204,15 +204,11 @@ impl PurgeListener {
                 let receiver = receiver.clone();
                 let applied =
                     tokio::task::spawn_blocking(move || order.and_then(|order| receiver.apply(&order)));
-                match applied.await {
-                    Ok(Ok(())) => self.applied += 1,
-                    Ok(Err(text)) => {
+                match applied.await.unwrap_or_else(|error| Err(error.to_string())) {
+                    Ok(()) => self.applied += 1,
+                    Err(text) => {
                         self.refuse(id);
                         report(PurgeNews::Refused(text));
-                    }
-                    Err(error) => {
-                        self.refuse(id);
-                        report(PurgeNews::Refused(error.to_string()));
                     }
                 }
             }

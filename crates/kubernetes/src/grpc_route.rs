@@ -9,18 +9,13 @@ use crate::objects::{GrpcMatch, GrpcMethodMatch, GrpcRoute, GrpcRule, HttpRule, 
 /// Returns the rules of a GRPCRoute.
 pub(crate) fn grpc_rules<'a>(key: &'a ObjectKey, route: &'a GrpcRoute) -> RuledRoute<'a> {
     let rule = |rule: &'a GrpcRule| {
-        let mut matches: Vec<_> = rule.matches.iter().map(grpc_match).collect();
-        if matches.is_empty() {
-            let path = MatchedPath::Prefix("/".to_owned());
-            matches.push(Ok(RuleMatch { path, headers: &[], query_params: &[], method: None }));
-        }
         let own = HttpRule {
             filters: rule.filters.clone(),
             backend_refs: rule.backend_refs.clone(),
             session_persistence: rule.session_persistence.clone(),
             ..HttpRule::default()
         };
-        MatchedRule { rule: Cow::Owned(own), matches }
+        MatchedRule::new(Cow::Owned(own), rule.matches.iter().map(grpc_match))
     };
     RuledRoute {
         kind: "GRPCRoute",

@@ -88,6 +88,21 @@ pub(crate) struct MatchedRule<'a> {
     pub(crate) matches: Vec<Result<RuleMatch<'a>, String>>,
 }
 
+impl<'a> MatchedRule<'a> {
+    /// Creates a rule; without conditions, it matches all requests.
+    pub(crate) fn new(
+        rule: Cow<'a, HttpRule>,
+        matches: impl Iterator<Item = Result<RuleMatch<'a>, String>>,
+    ) -> MatchedRule<'a> {
+        let mut matches: Vec<_> = matches.collect();
+        if matches.is_empty() {
+            let path = MatchedPath::Prefix("/".to_owned());
+            matches.push(Ok(RuleMatch { path, headers: &[], query_params: &[], method: None }));
+        }
+        MatchedRule { rule, matches }
+    }
+}
+
 /// Conditions that a request must meet all.
 pub(crate) struct RuleMatch<'a> {
     pub(crate) path: MatchedPath,
@@ -118,14 +133,8 @@ pub(crate) struct RouteFaults {
 
 /// Returns the rules of an HTTPRoute.
 pub(crate) fn http_rules<'a>(key: &'a ObjectKey, route: &'a HttpRoute) -> RuledRoute<'a> {
-    let rule = |rule: &'a HttpRule| {
-        let mut matches: Vec<_> = rule.matches.iter().map(http_match).collect();
-        if matches.is_empty() {
-            let path = MatchedPath::Prefix("/".to_owned());
-            matches.push(Ok(RuleMatch { path, headers: &[], query_params: &[], method: None }));
-        }
-        MatchedRule { rule: Cow::Borrowed(rule), matches }
-    };
+    let rule =
+        |rule: &'a HttpRule| MatchedRule::new(Cow::Borrowed(rule), rule.matches.iter().map(http_match));
     RuledRoute {
         kind: "HTTPRoute",
         key,

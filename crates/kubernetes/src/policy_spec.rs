@@ -198,10 +198,7 @@ impl PolicySpec {
         };
         let mut errors = report.findings().iter().filter(|finding| finding.severity == Severity::Error);
         let Some(finding) = errors.next() else { return Err("the policy is not valid".to_owned()) };
-        let mut text = format!("{}: {}", finding.title, finding.label);
-        for help in &finding.help {
-            text += &format!("; {help}");
-        }
+        let mut text = finding.one_line();
         for prefix in ["site.route.proxy.", "site.route.", "site."] {
             text = text.replace(prefix, "");
         }

@@ -48,6 +48,16 @@ impl Finding {
         self
     }
 
+    /// Returns the finding and its remedies in one line, for places that have no text to show.
+    #[must_use]
+    pub fn one_line(&self) -> String {
+        let mut text = format!("{}: {}", self.title, self.label);
+        for help in &self.help {
+            text += &format!("; {help}");
+        }
+        text
+    }
+
     /// Adds another place that belongs to the finding.
     pub fn related(&mut self, at: TextSpan, label: impl Into<String>) -> &mut Self {
         self.related.push((at, label.into()));

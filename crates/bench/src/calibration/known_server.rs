@@ -26,7 +26,7 @@ use crate::clock::{now_ns, process_cpu_ns, thread_cpu_ns};
 
 /// Content of responses whose size does not matter.
 pub(crate) const CONTENT: [u8; 100] = [b'x'; 100];
-/// Of so many requests, one is answered late or never.
+/// Number of requests of which one is answered late or never.
 pub(crate) const ODD_INTERVAL: u64 = 100;
 /// Timeout in milliseconds for the start.
 const READY_MS_MAX: u64 = 20_000;
@@ -201,7 +201,7 @@ pub(crate) struct CalibrationServer {
     pub(crate) tls_port: u16,
 }
 
-/// What the server knows of a run.
+/// Counts and times of a run, as the server knows them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) requests: f64,

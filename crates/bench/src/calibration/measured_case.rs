@@ -91,7 +91,7 @@ pub(crate) struct MeasuredCase {
     pub(crate) channel: LoadProtocol,
     pub(crate) plan: LoadPlan,
     pub(crate) outcome: BenchOutcome,
-    /// What the server knows of the requests.
+    /// Counts and times of the requests, as the server knows them.
     pub(crate) seen: Seen,
     /// CPU time that the server used meanwhile, by its own clock.
     pub(crate) server_cpu_ns: f64,

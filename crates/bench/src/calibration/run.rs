@@ -18,7 +18,7 @@ use super::report::CaseReport;
 pub struct CalibrationOptions {
     /// Program that serves if it is called with [`CalibrationOptions::arguments`]: [`super::known_server::serve`].
     pub program: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<&'static str>,
     /// Measures for a shorter time, and checks nothing that other load on the machine can change: no rates, and only lower
     /// bounds of times.

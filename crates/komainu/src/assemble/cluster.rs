@@ -4,11 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use ::cluster::{ClusterStore, ClusterTable, PEER_NAME, PeerOptions, SetPeer, StoreEvent, StoreOptions};
-use certificates::tls::TlsPlan;
-use config::matcher::Routes;
-use engine::options::PEER_LISTENER_KEY;
 use logging::notice::ErrorLog;
-use net::{ClientCertificates, ServerCertificate, TICKET_PERIOD_S, TicketKeys, TlsAcceptor, TlsSite};
+use net::{ClientCertificates, ServerCertificate, TICKET_PERIOD_S, TicketKeys, TlsSite};
 use process::config_files::ConfigFiles;
 use proxy::options::{
     Forwarded, ProxyTimeouts, RequestOptions, ResponseOptions, Retry, Tls, UpstreamAddress, UpstreamProtocol,
@@ -83,23 +80,6 @@ impl PeerPlan {
             UpstreamServer { tls: Some(tls), protocol: UpstreamProtocol::Http2, ..UpstreamServer::new(at) };
         GroupOptions { ejection: None, ..GroupOptions::new(vec![server]) }
     }
-}
-
-/// Applies the TLS settings of a plan with so many sites, with those of the listener for other servers of the set.
-///
-/// # Errors
-/// Authorities or revocation lists are invalid.
-pub(crate) fn activate_tls(
-    (routes, sites): (Arc<Routes>, usize),
-    tls: Option<&TlsPlan>,
-    peers: &PeerPlan,
-    acceptor: &TlsAcceptor,
-) -> io::Result<()> {
-    let find = move |name: &str, key| match key {
-        PEER_LISTENER_KEY => Some(sites),
-        key => routes.site_of_name(name, key),
-    };
-    TlsPlan::activate(tls, find, peers.tls.clone().map(|tls| (sites, tls)), acceptor)
 }
 
 /// Returns the store of the set, which is kept if its options have not changed. `None` if the configuration has none or

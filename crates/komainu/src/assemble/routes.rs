@@ -21,7 +21,7 @@ use config::matcher::{RouteId, Routes};
 use config::{Action, Config, EncodedSlashes, HiddenRouteKind, PartOf, add_config_place};
 use engine::clients::access::ClientAccess;
 use engine::clients::proxies::{peer_set, trusted_proxies};
-use engine::options::https_port;
+use engine::options::{PEER_LISTENER_KEY, https_port};
 use failure::IoFailure;
 use files::{FileOptions, Files};
 use hosting::cgi_programs::CgiPrograms;
@@ -65,7 +65,7 @@ use telemetry::metrics::{CoreMetrics, RouteLabels};
 use telemetry::otlp::PushOptions;
 use telemetry::traces::TraceExport;
 
-use crate::assemble::cluster::{PeerPlan, activate_tls};
+use crate::assemble::cluster::PeerPlan;
 use crate::assemble::content::{build_route_files, stripped_prefix};
 use crate::assemble::dictionaries;
 use crate::assemble::discovery::UsedDiscovery;
@@ -257,7 +257,13 @@ impl ServerPlan {
     /// # Errors
     /// Authorities or revocation lists are invalid.
     pub(crate) fn activate_tls(&self, tls: Option<&TlsPlan>, acceptor: &TlsAcceptor) -> io::Result<()> {
-        activate_tls((self.routes.clone(), self.config.sites.len()), tls, &self.peers, acceptor)
+        // That of the listener for other servers of the set stands behind those of the sites.
+        let (routes, of_peers) = (self.routes.clone(), self.config.sites.len());
+        let find = move |name: &str, key| match key {
+            PEER_LISTENER_KEY => Some(of_peers),
+            key => routes.site_of_name(name, key),
+        };
+        TlsPlan::activate(tls, find, self.peers.tls.clone().map(|tls| (of_peers, tls)), acceptor)
     }
 
     /// Returns the places of the sites of a plan before, whose assembled parts can be taken over, by the sites of this one.

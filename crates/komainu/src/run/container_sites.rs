@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use config::{Config, Severity};
+use config::{Config, Finding, Severity};
 use logging::notice::ErrorLog;
 use operator::config_text::ConfigText;
 use serde_json::Value;
@@ -66,7 +66,7 @@ fn is_valid(site: &Value, notices: &ErrorLog) -> bool {
     let Err(report) = alone else { return true };
     let host = site.pointer("/hosts/0").and_then(Value::as_str).unwrap_or_default();
     let reason = report.findings().iter().find(|finding| finding.severity == Severity::Error);
-    let reason = reason.map(|finding| format!("{}: {}", finding.title, finding.label)).unwrap_or_default();
+    let reason = reason.map(Finding::one_line).unwrap_or_default();
     notices.error(&format!("`[discover]`: the containers with the host {host} are not served: {reason}"));
     false
 }

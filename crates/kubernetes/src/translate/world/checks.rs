@@ -112,7 +112,7 @@ impl World {
         }
         let (mut is_changed, mut has_other_listeners) = (false, false);
         for (piece, finding) in faults {
-            let fault = describe(finding);
+            let fault = finding.one_line();
             match piece {
                 SitePiece::Ingress(at) => {
                     is_changed |= self.ingresses.reject(at, &fault);
@@ -143,13 +143,5 @@ impl World {
 }
 
 fn join(findings: &[Finding]) -> String {
-    findings.iter().map(describe).collect::<Vec<_>>().join("; ")
-}
-
-fn describe(finding: &Finding) -> String {
-    let mut text = format!("{}: {}", finding.title, finding.label);
-    for help in &finding.help {
-        text += &format!("; {help}");
-    }
-    text
+    findings.iter().map(Finding::one_line).collect::<Vec<_>>().join("; ")
 }
