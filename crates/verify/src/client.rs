@@ -1,5 +1,6 @@
 //! HTTP client that keeps connections open if that cannot change the responses.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -19,6 +20,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Maximum size of request content that is sent before the response is read.
 const EARLY_CONTENT_BYTES_MAX: usize = 16 << 10;
+/// Failure of a request whose TLS handshake the server rejects.
+pub(crate) const REJECTED_HANDSHAKE: &str = "invalid data";
 /// Request field with the number of the request, recorded in nginx's log.
 pub(crate) const NUMBER_FIELD: &str = "X-Verify";
 
@@ -61,33 +64,104 @@ fn serialize_request(request: &VerifyRequest, number: usize, kept: bool) -> Vec<
     out
 }
 
+/// Connection to a server, with or without TLS.
+enum VerifyStream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl VerifyStream {
+    /// Connects to a server; TLS names the server in SNI. The handshake happens with the first bytes.
+    fn connect(
+        address: SocketAddr,
+        tls: Option<(&Arc<ClientConfig>, ServerName<'static>)>,
+    ) -> Result<Self, Failure> {
+        let socket = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT).context("no connection")?;
+        for set in [
+            socket.set_read_timeout(Some(RESPONSE_TIMEOUT)),
+            socket.set_write_timeout(Some(RESPONSE_TIMEOUT)),
+            socket.set_nodelay(true),
+        ] {
+            set?;
+        }
+        let Some((config, name)) = tls else { return Ok(Self::Plain(socket)) };
+        let session = ClientConnection::new(Arc::clone(config), name).map_err(Failure::new)?;
+        Ok(Self::Tls(Box::new(StreamOwned::new(session, socket))))
+    }
+
+    /// Sends a complete request. A server may respond before it has read all of it, so an error is that of the response.
+    fn send(&mut self, bytes: &[u8]) {
+        let _ = match self {
+            Self::Plain(socket) => socket.write_all(bytes),
+            Self::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
+        };
+    }
+}
+
+impl Read for VerifyStream {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
 /// Client of one server address.
 pub(crate) struct VerifyClient {
     address: SocketAddr,
     tls: Option<Arc<ClientConfig>>,
-    idle_connection: Option<TcpStream>,
+    /// Connection that the server keeps, with the name in its SNI. Requests are ordered by host, so that one is enough.
+    idle_connection: Option<(Option<ServerName<'static>>, VerifyStream)>,
+    /// Responses for names in SNI whose handshake the server rejects. They do not depend on the request.
+    rejected_handshakes: HashMap<ServerName<'static>, ServerResponse>,
 }
 
 impl VerifyClient {
     pub(crate) fn new(address: SocketAddr, tls: Option<Arc<ClientConfig>>) -> Self {
-        Self { address, tls, idle_connection: None }
+        Self { address, tls, idle_connection: None, rejected_handshakes: HashMap::new() }
     }
 
     /// Sends a request with this number and reads the complete response.
     pub(crate) fn exchange(&mut self, request: &VerifyRequest, number: usize) -> ServerResponse {
-        let may_be_kept = self.tls.is_none() && may_reuse_connection(request);
-        let answer = if may_be_kept {
+        let name = self.server_name(request).unwrap_or_default();
+        if let Some(rejected) = name.as_ref().and_then(|name| self.rejected_handshakes.get(name)) {
+            return rejected.clone();
+        }
+        let answer = if may_reuse_connection(request) {
             self.exchange_on_kept(request, number)
         } else {
-            exchange_on_new(self.address, self.tls.as_ref(), request, number)
+            self.exchange_on_new(request, number)
         };
-        answer.unwrap_or_else(|trouble| ServerResponse {
+        let answer = answer.unwrap_or_else(|trouble| ServerResponse {
             failure: Some(trouble.to_string()),
             ..ServerResponse::default()
-        })
+        });
+        if let Some(name) = name
+            && answer.status == 0
+            && answer.failure.as_deref() == Some(REJECTED_HANDSHAKE)
+        {
+            self.rejected_handshakes.insert(name, answer.clone());
+        }
+        answer
     }
 
-    /// Sends the request on the kept connection, or on a new one if the server has closed it.
+    /// Returns the name for SNI; `None` without TLS.
+    fn server_name(&self, request: &VerifyRequest) -> Result<Option<ServerName<'static>>, Failure> {
+        if self.tls.is_none() {
+            return Ok(None);
+        }
+        let host = request.host.as_deref().unwrap_or("localhost");
+        let host = host.split(':').next().unwrap_or(host).to_ascii_lowercase();
+        let name = ServerName::try_from(host).or_else(|_| ServerName::try_from("localhost".to_owned()));
+        name.map(Some).map_err(Failure::new)
+    }
+
+    fn connect(&self, name: Option<ServerName<'static>>) -> Result<VerifyStream, Failure> {
+        VerifyStream::connect(self.address, self.tls.as_ref().zip(name))
+    }
+
+    /// Sends the request on the kept connection, or on a new one if the server has closed it or knows it by another name.
     fn exchange_on_kept(
         &mut self,
         request: &VerifyRequest,
@@ -95,22 +169,41 @@ impl VerifyClient {
     ) -> Result<ServerResponse, Failure> {
         let bytes = serialize_request(request, number, true);
         let method = Method::of(request.method.as_bytes());
+        let name = self.server_name(request)?;
         loop {
-            let (mut socket, is_new) = match self.idle_connection.take() {
-                Some(socket) => (socket, false),
-                None => (connect(self.address)?, true),
+            let kept = self.idle_connection.take().filter(|(known, _)| *known == name);
+            let (mut stream, is_new) = match kept {
+                Some((_, stream)) => (stream, false),
+                None => (self.connect(name.clone())?, true),
             };
-            let _ = socket.write_all(&bytes);
-            let answer = read_response(&mut socket, method)?;
+            stream.send(&bytes);
+            let answer = read_response(&mut stream, method)?;
             if answer.status == 0 && !is_new {
                 continue;
             }
             let ends = answer.field("connection").is_some_and(|text| text.eq_ignore_ascii_case("close"));
             if answer.failure.is_none() && answer.is_framed(&request.method) && !ends {
-                self.idle_connection = Some(socket);
+                self.idle_connection = Some((name, stream));
             }
             return Ok(answer);
         }
+    }
+
+    fn exchange_on_new(&self, request: &VerifyRequest, number: usize) -> Result<ServerResponse, Failure> {
+        let bytes = serialize_request(request, number, false);
+        let method = Method::of(request.method.as_bytes());
+        let mut stream = self.connect(self.server_name(request)?)?;
+        if let VerifyStream::Plain(socket) = &stream
+            && bytes.len() > EARLY_CONTENT_BYTES_MAX
+        {
+            let mut writer = socket.try_clone()?;
+            return std::thread::scope(|scope| {
+                scope.spawn(move || drop(writer.write_all(&bytes)));
+                read_response(&mut stream, method)
+            });
+        }
+        stream.send(&bytes);
+        read_response(&mut stream, method)
     }
 }
 
@@ -125,59 +218,6 @@ fn may_reuse_connection(request: &VerifyRequest) -> bool {
     let is_of_connection =
         |name: &str| matches!(name, "Connection" | "Expect" | "Content-Length" | "Host" | "TE");
     is_small && request.version == "1.1" && !request.fields.iter().any(|(name, _)| is_of_connection(name))
-}
-
-fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
-    let socket = TcpStream::connect_timeout(&address, RESPONSE_TIMEOUT).context("no connection")?;
-    for set in [
-        socket.set_read_timeout(Some(RESPONSE_TIMEOUT)),
-        socket.set_write_timeout(Some(RESPONSE_TIMEOUT)),
-        socket.set_nodelay(true),
-    ] {
-        set?;
-    }
-    Ok(socket)
-}
-
-fn exchange_on_new(
-    address: SocketAddr,
-    tls: Option<&Arc<ClientConfig>>,
-    request: &VerifyRequest,
-    number: usize,
-) -> Result<ServerResponse, Failure> {
-    let socket = connect(address)?;
-    let bytes = serialize_request(request, number, false);
-    let method = Method::of(request.method.as_bytes());
-    match tls {
-        None => {
-            let mut writer = socket.try_clone()?;
-            exchange_on_stream(socket, move || drop(writer.write_all(&bytes)), method)
-        }
-        Some(config) => {
-            let host = request.host.as_deref().unwrap_or("localhost");
-            let host = host.split(':').next().unwrap_or(host).to_ascii_lowercase();
-            let name = ServerName::try_from(host)
-                .or_else(|_| ServerName::try_from("localhost".to_owned()))
-                .map_err(Failure::new)?;
-            let session = ClientConnection::new(Arc::clone(config), name).map_err(Failure::new)?;
-            let mut stream = StreamOwned::new(session, socket);
-            // A server may respond before it has read a long request; the remainder is then not sent.
-            let sent = stream.write_all(&bytes).and_then(|()| stream.flush());
-            exchange_on_stream(stream, move || drop(sent), method)
-        }
-    }
-}
-
-/// Reads a response while `send` sends the request.
-fn exchange_on_stream(
-    mut stream: impl Read,
-    send: impl FnOnce() + Send,
-    method: Method,
-) -> Result<ServerResponse, Failure> {
-    std::thread::scope(|scope| {
-        scope.spawn(send);
-        read_response(&mut stream, method)
-    })
 }
 
 fn read_response(stream: &mut impl Read, method: Method) -> Result<ServerResponse, Failure> {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use failure::{Failure, FailureContext};
-use import::nginx::{LocatedRequest, NginxScratch};
+use import::nginx::{ExplainingRemarks, LocatedRequest, NginxScratch};
 use import::scratch::{
     Aspect, DifferingResponses, ScratchListener, ScratchOptions, SourcePosition, VerifyRequest,
 };
 use import::{ImportError, ImportResult};
 
-use crate::client::VerifyClient;
+use crate::client::{REJECTED_HANDSHAKE, VerifyClient};
 use crate::compare::{ResponseComparison, ServerOutcome, UnexplainedDifference};
 use crate::options::VerifyOptions;
 use crate::outcome::{ReportedDifference, Verification};
@@ -26,9 +26,6 @@ use crate::tls::ScratchCertificate;
 const REFUSALS_MAX: usize = 200;
 /// Timeout for nginx to write the log lines of the last requests.
 const TRACE_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Failure of a client whose handshake a server rejects.
-const REJECTED_HANDSHAKE: &str = "invalid data";
 
 /// Runs nginx with a scratch copy of its configuration and Komainu with the translation of that copy, and
 /// compares them. `imported` is the translation of the original configuration.
@@ -67,30 +64,27 @@ pub fn verify_nginx(
             "there is no `server` in this configuration, so there is nothing to compare",
         ));
     }
+    let listener_ports: Vec<u16> = scratch.listeners.iter().map(|one| one.port).collect();
     folder.write("certificate.pem", certificate.certificate_pem.as_bytes())?;
     folder.write("key.pem", certificate.key_pem.as_bytes())?;
     std::fs::create_dir_all(folder.path().join("roots"))?;
     for one in &scratch.files {
         folder.write(&one.path, &one.content)?;
     }
-    let config = write_accepted_config(&mut scratch, &folder, options)?;
-    let stubs = Stubs::start(&scratch.stubs, &certificate.server)?;
-    let (toml, copy) = write_translation(&mut scratch, &folder)?;
-    let mut imported = imported.clone();
-    scratch.add_remarks_of_copy(&mut imported, &copy);
-    let mut old_command = Command::new(&options.old_server_path);
-    old_command.arg("-c").arg(&config).arg("-p").arg(folder.path());
-    let mut old = ComparedProcess::start("nginx", old_command, folder.path())?;
-    let mut new_command = Command::new(&options.komainu_path);
-    new_command.args(["start", "-c"]).arg(&toml);
-    let mut new = ComparedProcess::start("komainu", new_command, folder.path())?;
     let addresses = |host: &str| -> Result<Vec<SocketAddr>, Failure> {
-        let all = scratch.listeners.iter().map(|one| format!("{host}:{}", one.port).parse());
+        let all = listener_ports.iter().map(|port| format!("{host}:{port}").parse());
         all.collect::<Result<_, _>>().map_err(Failure::new).context(host)
     };
     let old_addresses = addresses(OLD_ADDRESS)?;
     let new_addresses = addresses(NEW_ADDRESS)?;
-    old.wait_until_listening(&old_addresses)?;
+    let old = start_accepted_config(&mut scratch, &folder, options, &old_addresses)?;
+    let stubs = Stubs::start(&scratch.stubs, &certificate.server)?;
+    let (toml, copy) = write_translation(&mut scratch, &folder)?;
+    let mut imported = imported.clone();
+    scratch.add_remarks_of_copy(&mut imported, &copy);
+    let mut new_command = Command::new(&options.komainu_path);
+    new_command.args(["start", "-c"]).arg(&toml);
+    let mut new = ComparedProcess::start("komainu", new_command, folder.path())?;
     new.wait_until_listening(&new_addresses)?;
     stubs.take_received();
     let mut servers = ComparedServers {
@@ -112,19 +106,26 @@ pub fn verify_nginx(
         verification.requests += 1;
     }
     let places = read_trace(&folder.path().join("trace.log"), verification.requests)?;
+    let remarks = ExplainingRemarks::new(&imported);
     for DifferingRequest { request_index: at, statuses, differences: found } in all {
         let request = &scratch.requests[at];
         let traced = places.get(&at).cloned().unwrap_or_default();
         if !scratch.is_compared(&traced) {
             continue;
         }
-        verification.differences.extend(explain_differences(found, request, statuses, |found, differing| {
-            let answers = DifferingResponses { statuses, old: &found.old, new: &found.new };
-            let named = scratch
-                .find_explanation(&imported, &traced, request, &found.aspect, (answers, differing))
-                .or_else(|| certificate_remark(&scratch.listeners[request.listener_index], statuses));
-            (named, scratch.responding_location(&traced))
-        }));
+        let place = scratch.responding_location(&traced);
+        verification.differences.extend(explain_differences(
+            found,
+            request,
+            statuses,
+            place,
+            |found, differing| {
+                let answers = DifferingResponses { statuses, old: &found.old, new: &found.new };
+                scratch
+                    .find_explanation(&remarks, &traced, request, &found.aspect, (answers, differing))
+                    .or_else(|| certificate_remark(&scratch.listeners[request.listener_index], statuses))
+            },
+        ));
     }
     verification.not_compared = comparison.not_compared.into_iter().collect();
     Ok(verification)
@@ -185,17 +186,17 @@ impl ComparedServers {
     }
 }
 
-/// Returns the differences of a request with their explanations: a remark, which `look_up` finds together
-/// with the configuration line that answered, or a general statement of the report.
+/// Returns the differences of a request, which the configuration line at `place` answered, with their explanations: a
+/// general statement of the report, or a remark, which `find_remark` finds.
 fn explain_differences(
     found: Vec<UnexplainedDifference>,
     request: &VerifyRequest,
     statuses: (u16, u16),
-    look_up: impl Fn(&UnexplainedDifference, &[Aspect]) -> (Option<String>, Option<SourcePosition>),
+    place: Option<SourcePosition>,
+    find_remark: impl Fn(&UnexplainedDifference, &[Aspect]) -> Option<String>,
 ) -> Vec<ReportedDifference> {
     let differing: Vec<Aspect> = found.iter().map(|one| one.aspect.clone()).collect();
     let difference = |found: UnexplainedDifference| {
-        let (remark, place) = look_up(&found, &differing);
         // A general statement does not justify a successful response to a request that the old server
         // refuses.
         let is_opened = matches!(statuses.0, 401 | 403)
@@ -203,16 +204,17 @@ fn explain_differences(
             // Requests for `//a` are answered with the content of `/a`.
             && !request.target.starts_with("//");
         let in_any_case = |sentence: &str| (!is_opened).then(|| format!("in any case: {sentence}"));
-        let of_request = request_remark(request, &found, statuses).and_then(in_any_case);
-        let named =
-            of_request.or(remark).or_else(|| general_remark(request, &found, statuses).and_then(in_any_case));
+        let remark = request_remark(request, &found, statuses)
+            .and_then(in_any_case)
+            .or_else(|| find_remark(&found, &differing))
+            .or_else(|| general_remark(request, &found, statuses).and_then(in_any_case));
         ReportedDifference {
             request: request.clone(),
             aspect: found.aspect,
             old: found.old,
             new: found.new,
-            place,
-            remark: named,
+            place: place.clone(),
+            remark,
         }
     };
     found.into_iter().map(difference).collect()
@@ -354,24 +356,26 @@ fn has_dot_segments(path: &str) -> bool {
     plain.contains("//") || plain.split('/').any(|segment| matches!(segment, "." | ".."))
 }
 
-/// Writes the copy for nginx without the lines that the installed nginx does not accept.
-fn write_accepted_config(
+/// Starts nginx with the copy, without the lines that the installed nginx does not accept.
+fn start_accepted_config(
     scratch: &mut NginxScratch,
     folder: &VerifyFolder,
     options: &VerifyOptions,
-) -> Result<std::path::PathBuf, Failure> {
+    addresses: &[SocketAddr],
+) -> Result<ComparedProcess, Failure> {
     let path = folder.path().join("nginx.conf");
     // Dropping a line can cause the next line to be refused, so all reasons are kept.
     let mut reasons: Vec<String> = Vec::new();
     for _ in 0..REFUSALS_MAX {
         folder.write("nginx.conf", scratch.nginx_config().as_bytes())?;
         let mut command = Command::new(&options.old_server_path);
-        command.arg("-t").arg("-c").arg(&path).arg("-p").arg(folder.path());
-        let output = command.output().with_context(|| options.old_server_path.display())?;
-        if output.status.success() {
-            return Ok(path);
+        command.arg("-c").arg(&path).arg("-p").arg(folder.path());
+        let mut server = ComparedProcess::start("nginx", command, folder.path())?;
+        let Err(failure) = server.wait_until_listening(addresses) else { return Ok(server) };
+        if server.is_running() {
+            return Err(failure);
         }
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        let text = server.output();
         let Some(line) = text.lines().find(|line| line.contains("[emerg]")) else {
             return Err(Failure::new(format!("nginx does not accept its configuration:\n{text}")));
         };

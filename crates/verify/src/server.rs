@@ -74,10 +74,14 @@ impl ComparedProcess {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Returns the output.
+    pub(crate) fn output(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
     /// Returns the end of the output.
     pub(crate) fn output_tail(&self) -> String {
-        let text = std::fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text).into_owned();
+        let text = self.output();
         let lines: Vec<&str> = text.lines().collect();
         // An error may be followed by warnings.
         let error = lines.iter().position(|line| line.starts_with("error:"));

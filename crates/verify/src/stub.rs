@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ impl Stubs {
             is_stopped: Arc::default(),
             ports: servers.iter().map(|server| server.port).collect(),
         };
-        let open = Arc::new(AtomicUsize::new(0));
+        let pool = ThreadPool::new();
         for server in servers {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, server.port))
                 .with_context(|| format!("the stub for {}", server.name))?;
@@ -56,23 +57,14 @@ impl Stubs {
                 tls: Arc::clone(tls),
             };
             let ended = Arc::clone(&stubs.is_stopped);
-            let open = Arc::clone(&open);
+            let pool = pool.clone();
             std::thread::spawn(move || {
                 for socket in listener.incoming() {
                     if ended.load(Ordering::Relaxed) {
                         return;
                     }
                     let Ok(socket) = socket else { continue };
-                    if open.fetch_add(1, Ordering::Relaxed) >= CONNECTIONS_MAX {
-                        open.fetch_sub(1, Ordering::Relaxed);
-                        continue;
-                    }
-                    let stub = stub.clone();
-                    let open = Arc::clone(&open);
-                    std::thread::spawn(move || {
-                        stub.serve(socket);
-                        open.fetch_sub(1, Ordering::Relaxed);
-                    });
+                    pool.serve(stub.clone(), socket);
                 }
             });
         }
@@ -92,6 +84,53 @@ impl Drop for Stubs {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, *port));
             drop(TcpStream::connect_timeout(&address, Duration::from_millis(200)));
         }
+    }
+}
+
+/// Threads that serve connections of all stubs, one connection at a time each.
+#[derive(Clone)]
+struct ThreadPool {
+    sender: Sender<(StubState, TcpStream)>,
+    receiver: Arc<Mutex<Receiver<(StubState, TcpStream)>>>,
+    /// Threads without a connection.
+    idle: Arc<AtomicUsize>,
+    threads: Arc<AtomicUsize>,
+}
+
+impl ThreadPool {
+    fn new() -> Self {
+        let (sender, receiver) = channel();
+        Self {
+            sender,
+            receiver: Arc::new(Mutex::new(receiver)),
+            idle: Arc::default(),
+            threads: Arc::default(),
+        }
+    }
+
+    /// Serves a connection on an idle thread, or a new one. Closes the connection if there are too many.
+    fn serve(&self, stub: StubState, socket: TcpStream) {
+        let take = |count: usize| count.checked_sub(1);
+        if self.idle.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            let _ = self.sender.send((stub, socket));
+            return;
+        }
+        if self.threads.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
+            return;
+        }
+        self.threads.fetch_add(1, Ordering::Relaxed);
+        let receiver = Arc::clone(&self.receiver);
+        let idle = Arc::clone(&self.idle);
+        std::thread::spawn(move || {
+            stub.serve(socket);
+            loop {
+                idle.fetch_add(1, Ordering::Relaxed);
+                // Ends when all listeners have ended.
+                let next = receiver.lock().ok().and_then(|receiver| receiver.recv().ok());
+                let Some((stub, socket)) = next else { return };
+                stub.serve(socket);
+            }
+        });
     }
 }
 

@@ -1,5 +1,6 @@
 //! Annotations that apply to all routes of an Ingress.
 
+use super::error_server;
 use super::guards;
 use super::reader::{ANNOTATION_PREFIX, IngressReader};
 use super::values::{translate_body_size, translate_sign_in, with_timeout};
@@ -201,6 +202,14 @@ impl IngressReader<'_> {
                 | "service-upstream"
                 | "proxy-request-buffering" => {
                     value.mark_not_needed(self.ledger, "not needed");
+                    continue;
+                }
+                "custom-http-errors" if error_server(all).is_some() => {}
+                "default-backend" if error_server(all).is_some() => {
+                    value.mark_different(
+                        self.ledger,
+                        "it answers in place of errors, and not where the Service of a path has no endpoint",
+                    );
                     continue;
                 }
                 "rewrite-target" | "use-regex" | "app-root" | "server-alias" => continue,

@@ -78,8 +78,8 @@ struct GatewayWriter {
     /// Texts of the routes.
     routes: Vec<String>,
     names: BTreeSet<(String, String)>,
-    /// Canaries that a route has, by line.
-    used_canaries: BTreeSet<usize>,
+    /// Canaries that a route has, by line, with the annotation that closes it.
+    used_canaries: BTreeMap<usize, Option<String>>,
 }
 
 /// The parts that all rules of an Ingress have in common.
@@ -248,13 +248,21 @@ impl GatewayWriter {
             })
             .collect();
         let mut cors = Map::new();
+        let mut read = Vec::new();
         for (name, value) in all {
             let Some(own) = name.strip_prefix(INGRESS_PREFIX) else { continue };
             let text = value.text().unwrap_or("").trim();
             let translated = read_annotation(own, text, &texts, &mut parts, &mut cors);
-            let (verdict, reason) = match translated {
-                Ok(()) => (ImportVerdict::Translated, String::new()),
-                Err(reason) => (ImportVerdict::Impossible, reason),
+            read.push((own, text, value, translated));
+        }
+        for (own, text, value, translated) in read {
+            let (verdict, reason) = match (translated, parts.closed.first()) {
+                (Ok(()), Some(closed)) if is_of_backend(own) && !is_off(text) => {
+                    let reason = format!("`{closed}` closes the route: write this with its backend");
+                    (ImportVerdict::Impossible, reason)
+                }
+                (Ok(()), _) => (ImportVerdict::Translated, String::new()),
+                (Err(reason), _) => (ImportVerdict::Impossible, reason),
             };
             if verdict == ImportVerdict::Impossible {
                 parts.comments.push(format!("{}:{}: {own}: {}", self.file, value.line, one_line(&reason)));
@@ -286,6 +294,9 @@ impl GatewayWriter {
             parts = &closed;
             let reason = "Gateway API has no groups of expressions: the route has no backend";
             self.remark(path.line, &format!("path {text}"), ImportVerdict::Impossible, reason);
+        } else if let Some(closed) = parts.closed.first() {
+            let reason = format!("`{closed}` closes the route: it has no backend");
+            self.remark(path.line, &format!("path {text}"), ImportVerdict::Impossible, &reason);
         } else {
             self.remark(path.line, &format!("path {text}"), ImportVerdict::Translated, "");
         }
@@ -304,7 +315,7 @@ impl GatewayWriter {
         let mut rules = Vec::new();
         let mut weighted = None;
         if let Some(canary) = canary {
-            self.used_canaries.insert(canary.line);
+            self.used_canaries.entry(canary.line).or_insert_with(|| parts.closed.first().cloned());
             let backend_of_canary = canary_backend(canary, host, path).cloned();
             let of = |name: &str| self.annotation(canary, name);
             let header = of("canary-by-header");
@@ -406,11 +417,19 @@ impl GatewayWriter {
 
     fn report_canary(&mut self, canary: &DataNode) {
         let name = canary.at(&["metadata", "name"]).and_then(DataNode::text).unwrap_or("").to_owned();
-        let (verdict, reason) = match self.used_canaries.contains(&canary.line) {
-            true => (ImportVerdict::Translated, "its share is a weight of the other Ingress's route"),
-            false => (ImportVerdict::Impossible, "no other Ingress of the file has its host and path"),
+        let (verdict, reason) = match self.used_canaries.get(&canary.line) {
+            Some(None) => {
+                (ImportVerdict::Translated, "its share is a weight of the other Ingress's route".to_owned())
+            }
+            Some(Some(closed)) => (
+                ImportVerdict::Impossible,
+                format!("`{closed}` closes the other Ingress's route: it has no backends"),
+            ),
+            None => {
+                (ImportVerdict::Impossible, "no other Ingress of the file has its host and path".to_owned())
+            }
         };
-        self.remark(canary.line, &format!("canary {name}"), verdict, reason);
+        self.remark(canary.line, &format!("canary {name}"), verdict, &reason);
     }
 
     fn finish(self) -> ImportResult {
@@ -459,6 +478,19 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
 }
 
+/// Whether a value of an annotation asks for nothing.
+fn is_off(text: &str) -> bool {
+    matches!(text, "" | "false" | "off")
+}
+
+/// Whether an annotation becomes a part of rules that those without a backend do not have.
+fn is_of_backend(name: &str) -> bool {
+    let is_redirect = name.starts_with("permanent-redirect") || name.starts_with("temporal-redirect");
+    let is_rewrite = matches!(name, "rewrite-target" | "upstream-vhost" | "x-forwarded-prefix");
+    let is_attempt = matches!(name, "proxy-read-timeout" | "proxy-next-upstream-tries" | "backend-protocol");
+    is_redirect || is_rewrite || is_attempt || name == "enable-cors" || name.starts_with("cors-")
+}
+
 /// Translates an annotation. `Err` is the reason why it is not.
 fn read_annotation(
     name: &str,
@@ -468,7 +500,6 @@ fn read_annotation(
     cors: &mut Map<String, Value>,
 ) -> Result<(), String> {
     let list = || text.split(',').map(str::trim).filter(|one| !one.is_empty()).collect::<Vec<_>>();
-    let is_off = matches!(text, "" | "false" | "off");
     match name {
         "rewrite-target" => {
             parts.rewrite = Some(text.to_owned()).filter(|text| !text.is_empty() && !text.contains('$'));
@@ -527,7 +558,7 @@ fn read_annotation(
         }
         _ => {
             let row = ingress_annotation(name);
-            if row.is_some_and(|row| row.verdict == IngressVerdict::NotNeeded) || is_off {
+            if row.is_some_and(|row| row.verdict == IngressVerdict::NotNeeded) || is_off(text) {
                 return Ok(());
             }
             if row.is_none_or(|row| row.guards) {

@@ -300,6 +300,22 @@ impl<'a> IngressReader<'a> {
         {
             guards::pass_client_fields(&mut common);
         }
+        if !common.is_closed()
+            && let Some((statuses, service)) = error_server(annotations)
+        {
+            let name = item.at(&["metadata", "name"]).and_then(DataNode::text).unwrap_or_default();
+            let port = self.named_ports.iter().find(|(of, known, ..)| *of == namespace && known == service);
+            let port = port.map_or(80, |(.., number)| *number);
+            let fields = [("X-Namespace", namespace.as_str()), ("X-Ingress-Name", name)];
+            let set = fields.into_iter().filter(|(_, value)| !value.is_empty());
+            let set = set.map(|(name, value)| (name.to_owned(), TomlItem::text(value))).collect();
+            let to = TomlItem::text(format!("http://{service}.{namespace}.svc:{port}"));
+            let fields = TomlItem::Table(vec![("set".to_owned(), TomlItem::Table(set))]);
+            let to = vec![("to".to_owned(), to), ("request_headers".to_owned(), fields)];
+            common.set_in("error_server", "to", TomlItem::Table(to));
+            let statuses = statuses.into_iter().map(TomlItem::Number).collect();
+            common.set_in("error_server", "statuses", TomlItem::List(statuses));
+        }
         let rewrite = of("rewrite-target");
         if rewrite.is_some_and(|target| target.text() == Some("")) {
             rewrite.into_iter().for_each(|one| one.mark_not_needed(ledger, "not needed: it is empty"));
@@ -512,6 +528,7 @@ impl<'a> IngressReader<'a> {
         }
         if section.get("redirect").is_some() || section.get("respond").is_some() {
             section.remove("proxy");
+            section.remove("error_server");
             backend.mark_not_needed(self.ledger, "not needed: an annotation answers");
             return;
         }
@@ -535,6 +552,23 @@ impl<'a> IngressReader<'a> {
         });
         section.set_in("proxy", "to", TomlItem::Text(format!("{scheme}://{name}.{namespace}.svc:{number}")));
     }
+}
+
+/// Returns the statuses whose responses the default backend of an Ingress replaces, and its Service.
+pub(super) fn error_server(annotations: Option<&DataNode>) -> Option<(Vec<u64>, &str)> {
+    let text = |name: &str| annotations?.get(&format!("{ANNOTATION_PREFIX}{name}"))?.text();
+    let status = |text: &str| text.trim().parse().ok().filter(|status| (400..=599).contains(status));
+    if annotations?
+        .get(&format!("{ANNOTATION_PREFIX}disable-proxy-intercept-errors"))
+        .and_then(DataNode::flag)
+        == Some(true)
+    {
+        return None;
+    }
+    let statuses: Vec<u64> = text("custom-http-errors")?.split(',').map(status).collect::<Option<_>>()?;
+    let is_name = |name: &&str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    let service = text("default-backend").map(str::trim).filter(|name| !name.is_empty()).filter(is_name)?;
+    Some((statuses, service))
 }
 
 /// Returns the type of a path: `Exact`, `Prefix`, or `ImplementationSpecific`, the default.

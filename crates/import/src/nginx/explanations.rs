@@ -1,12 +1,17 @@
 //! Attribution of a difference between the servers to a remark of the report.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use shapes::pattern::PathPattern;
+
 use super::decided_properties::{DecidedProperty, decided_property};
 use super::directives::DIRECTIVES;
 use super::driver;
 use super::nginx_scratch::NginxScratch;
 use super::server::convert_host_regex;
 use super::tree::NginxDirective;
-use crate::expressions::{path_expression, path_matches, widen_expression};
+use crate::expressions::{path_expression, widen_expression};
 use crate::findings::{EntryIndex, ImportRemark, ImportResult, ImportVerdict};
 use crate::scratch::{Aspect, DifferingResponses, SourcePosition, VerifyRequest};
 
@@ -35,6 +40,66 @@ impl LocatedRequest {
     }
 }
 
+/// Remarks of a translation, with what is asked of them for each difference.
+pub struct ExplainingRemarks<'r> {
+    imported: &'r ImportResult,
+    /// Entries whose remarks may explain a difference.
+    explaining: Vec<bool>,
+    /// Compiled patterns of locations, and those of the paths that are closed in their place.
+    patterns: RefCell<HashMap<(EntryIndex, PatternKind), Option<PathPattern>>>,
+}
+
+/// Paths that a pattern of a location matches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum PatternKind {
+    /// Those of the location.
+    Own,
+    /// A superset, which is closed if the location cannot be translated.
+    Widened,
+}
+
+impl<'r> ExplainingRemarks<'r> {
+    /// Prepares the remarks of a translation.
+    pub fn new(imported: &'r ImportResult) -> Self {
+        // Directives that were left out as unused are unused in nginx as well.
+        let is_unused = |remark: &ImportRemark| {
+            !remark.reasons.is_empty()
+                && remark.reasons.iter().all(|reason| reason.contains("so it is left out"))
+        };
+        let explains =
+            |remark: &ImportRemark| remark.verdict != ImportVerdict::Translated && !is_unused(remark);
+        let explaining = imported.remarks.iter().map(explains).collect();
+        Self { imported, explaining, patterns: RefCell::default() }
+    }
+
+    fn get(&self, directive: &NginxDirective) -> Option<&'r ImportRemark> {
+        self.imported.remarks.get(directive.entry)
+    }
+
+    fn may_explain(&self, directive: &NginxDirective) -> bool {
+        self.explaining.get(directive.entry) == Some(&true)
+    }
+
+    fn is_impossible(&self, directive: &NginxDirective) -> bool {
+        self.get(directive).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
+    }
+
+    /// Whether the pattern of a location with an expression matches a path.
+    fn matches_expression(&self, location: &NginxDirective, kind: PatternKind, path: &str) -> bool {
+        let is_caseless = location.first_arg() == "~*";
+        let compile = || {
+            let pattern = match kind {
+                PatternKind::Own => path_expression(location.arg_at(1), is_caseless).ok()?.pattern,
+                PatternKind::Widened => widen_expression(location.arg_at(1), is_caseless),
+            };
+            PathPattern::parse(&pattern).ok()
+        };
+        let mut patterns = self.patterns.borrow_mut();
+        let compiled = patterns.entry((location.entry, kind)).or_insert_with(compile);
+        compiled.as_ref().is_some_and(|pattern| pattern.matches(path.as_bytes()))
+    }
+}
+
 /// Whether Komainu serves routes without a directive of this name, if it cannot be translated.
 fn is_harmless(name: &str) -> bool {
     driver::is_harmless(&DIRECTIVES, name)
@@ -53,7 +118,7 @@ impl NginxScratch {
     /// request and determines `aspect`. `differing` are all differences of this request.
     pub fn find_explanation(
         &self,
-        imported: &ImportResult,
+        remarks: &ExplainingRemarks<'_>,
         traced: &LocatedRequest,
         request: &VerifyRequest,
         aspect: &Aspect,
@@ -91,25 +156,22 @@ impl NginxScratch {
             && (normalize_path(path).ends_with('/') || counting.iter().any(leads_to_folder))
             && !refuses_loopback(&chain)
             && !counting.iter().any(|one| may_refuse(one) && !is_of_asked(one));
-        let is_impossible = |one: &NginxDirective| {
-            imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
-        };
         let repeats_field = request.fields.iter().enumerate().any(|(at, (name, _))| {
             request.fields[..at].iter().any(|(other, _)| other.eq_ignore_ascii_case(name))
         });
         let is_own = |one: &NginxDirective| match one.name.as_str() {
             // An untranslated `if` closes its paths regardless of the request.
-            "if" if is_impossible(one) => true,
+            "if" if remarks.is_impossible(one) => true,
             // An `if` that looks at one line of a field counts for requests with several.
-            "if" if repeats_field && is_of_repeated_field(imported, one) => true,
+            "if" if repeats_field && is_of_repeated_field(remarks, one) => true,
             // Each use of the variable has a remark of its own.
-            "map" | "geo" | "split_clients" | "set" => !is_impossible(one),
+            "map" | "geo" | "split_clients" | "set" => !remarks.is_impossible(one),
             "location" | "server" | "http" | "if" => {
                 chain.iter().any(|block| block.entry == one.entry) || traced.conditions.contains(&one.entry)
             }
             _ => true,
         };
-        let mut elsewhere = self.other_directives(imported, request, path, server.copied());
+        let mut elsewhere = self.other_directives(remarks, request, path, server.copied());
         // The trace of a rewritten request lacks the location that redirects to the path with the slash.
         if (old, new) == (301, 301) && counting.iter().any(|one| one.name == "rewrite") {
             super::tree::visit(
@@ -132,10 +194,13 @@ impl NginxScratch {
         let counting =
             counting.into_iter().filter(|one| is_own(one)).chain(elsewhere).chain(led).chain(asked);
         let remark = |one: &NginxDirective| -> Option<(u8, &ImportRemark)> {
-            let remark = imported.remarks.get(one.entry)?;
+            let remark = remarks.get(one)?;
             if one.name == "merge_slashes" {
                 let explains = request.target.contains("//") && remark.verdict != ImportVerdict::Translated;
                 return explains.then_some((DECISIVE_WEIGHT, remark));
+            }
+            if !remarks.may_explain(one) {
+                return None;
             }
             // No other remark explains why Komainu accepts what nginx refuses.
             if is_opened
@@ -151,11 +216,6 @@ impl NginxScratch {
                 && remark.verdict == ImportVerdict::Differs
                 && remark.reasons.iter().all(|reason| reason.starts_with("a script"));
             if about_scripts && !path.to_ascii_lowercase().contains(".php") {
-                return None;
-            }
-            // Directives that were left out as unused are unused in nginx as well.
-            let is_unused = remark.reasons.iter().all(|reason| reason.contains("so it is left out"));
-            if remark.verdict == ImportVerdict::Translated || is_unused && !remark.reasons.is_empty() {
                 return None;
             }
             if explains_only_refusals(one, remark)
@@ -203,8 +263,8 @@ impl NginxScratch {
         Some(format!("{}:{}: {reason}", found.file, found.line))
     }
 
-    /// Returns the directives in and around these blocks, and those of the `if` blocks whose condition was
-    /// true.
+    /// Returns the directives in and around these blocks without other servers, and those of the `if` blocks whose
+    /// condition was true.
     fn surrounding_directives<'d>(
         &'d self,
         chain: &[&'d NginxDirective],
@@ -214,7 +274,7 @@ impl NginxScratch {
         for one in &self.main {
             found.push(one);
             if one.name == "http" {
-                found.extend(one.block_directives());
+                found.extend(one.block_directives().iter().filter(|inner| inner.name != "server"));
             }
         }
         for block in chain {
@@ -242,27 +302,24 @@ impl NginxScratch {
     /// Returns directives that apply to a request although nginx has no trace of them.
     fn other_directives<'d>(
         &'d self,
-        imported: &ImportResult,
+        remarks: &ExplainingRemarks<'_>,
         request: &VerifyRequest,
         path: &str,
         server: Option<&'d NginxDirective>,
     ) -> Vec<&'d NginxDirective> {
         let all = server.map(NginxDirective::block_directives).unwrap_or_default();
         let path = normalize_path(path);
-        let is_impossible = |one: &NginxDirective| {
-            imported.remarks.get(one.entry).is_some_and(|remark| remark.verdict == ImportVerdict::Impossible)
-        };
         // Untranslatable locations are closed with a superset of their paths, and may have no index.
         let mut closed = Vec::new();
         super::tree::visit(all, &mut |one| {
-            if one.name != "location" || !is_impossible(one) {
+            if one.name != "location" || !remarks.is_impossible(one) {
                 return;
             }
-            let has_no_index = imported.remarks.get(one.entry).is_some_and(|remark| {
+            let has_no_index = remarks.get(one).is_some_and(|remark| {
                 remark.reasons.iter().any(|reason| reason.contains("folders have no index"))
             });
-            let pattern = widen_expression(one.arg_at(1), one.first_arg() == "~*");
-            if has_no_index || one.first_arg().starts_with('~') && path_matches(&pattern, &path) {
+            let is_of_path = || remarks.matches_expression(one, PatternKind::Widened, &path);
+            if has_no_index || one.first_arg().starts_with('~') && is_of_path() {
                 closed.push(one);
             }
         });
@@ -278,7 +335,7 @@ impl NginxScratch {
                 return;
             }
             let is_slash = one.args.last().is_some_and(|last| *last == format!("{path}/"));
-            if is_slash || one.block_directives().iter().any(limits) && may_match(one, &path) {
+            if is_slash || one.block_directives().iter().any(limits) && may_match(remarks, one, &path) {
                 let mut blocks = Vec::new();
                 find_enclosing_blocks(all, one.entry, &mut blocks);
                 untraced.extend(blocks.iter().flat_map(|block| block.block_directives()));
@@ -291,9 +348,9 @@ impl NginxScratch {
 }
 
 /// Whether an `if` has a remark on fields that a request has more than once.
-fn is_of_repeated_field(imported: &ImportResult, directive: &NginxDirective) -> bool {
+fn is_of_repeated_field(remarks: &ExplainingRemarks<'_>, directive: &NginxDirective) -> bool {
     use super::repeated_fields::{ANY_FIELD_REMARK, REPEATED_FIELD_REMARK};
-    imported.remarks.get(directive.entry).is_some_and(|remark| {
+    remarks.get(directive).is_some_and(|remark| {
         has_reason(remark, REPEATED_FIELD_REMARK) || has_reason(remark, ANY_FIELD_REMARK)
     })
 }
@@ -322,8 +379,8 @@ fn property_after_translation(
         return DecidedProperty::Location;
     }
     // Untranslated directives that may restrict access close all routes to which they apply.
-    let closes = directive.name == "if" || status == 403 && !is_harmless(&directive.name);
-    if is_impossible && closes { DecidedProperty::Everything } else { decided_property(directive) }
+    let closes = is_impossible && (directive.name == "if" || status == 403 && !is_harmless(&directive.name));
+    if closes { DecidedProperty::Everything } else { decided_property(directive) }
 }
 
 /// Whether the rules that apply in the innermost of these blocks refuse clients with a loopback address, like those of a
@@ -355,19 +412,22 @@ fn has_reason(remark: &ImportRemark, reason: &str) -> bool {
 
 /// Whether a remark can only explain refusals, because an untranslated directive closes its routes.
 fn explains_only_refusals(directive: &NginxDirective, remark: &ImportRemark) -> bool {
-    let is_without_index = remark.reasons.iter().all(|reason| reason.contains("folders have no index"));
+    let is_without_index = || {
+        !remark.reasons.is_empty()
+            && remark.reasons.iter().all(|reason| reason.contains("folders have no index"))
+    };
     // `satisfy any` is translated as `all`, which may also ask for a password.
     let is_closed = remark.verdict == ImportVerdict::Impossible
         && directive.name != "satisfy"
         && !is_harmless(&directive.name);
-    is_closed || is_without_index && !remark.reasons.is_empty()
+    is_closed || is_without_index()
 }
 
 /// Whether a location's own pattern matches a path, regardless of other locations.
-fn may_match(location: &NginxDirective, path: &str) -> bool {
+fn may_match(remarks: &ExplainingRemarks<'_>, location: &NginxDirective, path: &str) -> bool {
     match location.args.as_slice() {
-        [operator, regex] if operator.starts_with('~') => {
-            path_expression(regex, operator == "~*").is_ok_and(|found| path_matches(&found.pattern, path))
+        [operator, _] if operator.starts_with('~') => {
+            remarks.matches_expression(location, PatternKind::Own, path)
         }
         [operator, exact] if operator == "=" => exact == path,
         all => all.last().is_some_and(|prefix| path.starts_with(prefix.as_str())),
@@ -495,8 +555,8 @@ fn subrequest_directives<'d>(
 fn leading_try_files(server: Option<&NginxDirective>) -> Vec<&NginxDirective> {
     let mut found = Vec::new();
     super::tree::visit(server.map(NginxDirective::block_directives).unwrap_or_default(), &mut |one| {
-        let leads = one.args.last().is_some_and(|last| last.contains(".php") || last.starts_with('@'));
-        if one.name == "try_files" && leads {
+        let leads = |last: &String| last.starts_with('@') || last.contains(".php");
+        if one.name == "try_files" && one.args.last().is_some_and(leads) {
             found.push(one);
         }
     });

@@ -106,7 +106,7 @@ use other_servers::NGINX;
 
 use crate::draft::{ConfigDraft, TomlItem, TomlSection};
 use crate::findings::{EntryIndex, ImportError, ImportLedger, ImportResult};
-pub use explanations::LocatedRequest;
+pub use explanations::{ExplainingRemarks, LocatedRequest};
 pub use nginx_scratch::NginxScratch;
 
 use directive::{Contexts, Part};

@@ -224,7 +224,7 @@ impl NginxScratch {
             "worker_processes 1;".to_owned(),
             format!("pid {folder}/nginx.pid;"),
             format!("error_log {folder}/error.log;"),
-            "events { worker_connections 256; }".to_owned(),
+            "events { worker_connections 1024; }".to_owned(),
         ] {
             writer.write_line(none, 0, &line);
         }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::scope::Scope;
 use super::tree::NginxDirective;
 use crate::paths::{hosts_from_regex, matching_examples};
 
@@ -30,34 +29,72 @@ pub(super) fn server_hosts(server: &NginxDirective) -> Vec<String> {
     hosts
 }
 
-/// Returns hosts that names of several servers match: each beginning of a name combined with each end of
-/// another.
-pub(super) fn combined_hosts(http: &Scope<'_>) -> Vec<String> {
-    const CROSSED_MAX: usize = 8;
-    let mut starts = BTreeSet::new();
-    let mut ends = BTreeSet::new();
-    let servers =
-        http.innermost().iter().filter(|one| one.name == "server").flat_map(NginxDirective::block_directives);
-    for name in servers.filter(|one| one.name == "server_name").flat_map(|one| &one.args) {
+/// Beginnings and ends of hosts that names of servers match: `a` of `a.*`, and `b.test` of `*.b.test`. Each has the
+/// number of its server.
+pub(super) struct PartialNames {
+    starts: BTreeSet<(usize, String)>,
+    ends: BTreeSet<(usize, String)>,
+}
+
+impl PartialNames {
+    pub(super) fn of_servers<'d>(servers: impl Iterator<Item = &'d NginxDirective>) -> Self {
+        let mut found = Self { starts: BTreeSet::new(), ends: BTreeSet::new() };
+        for (at, server) in servers.enumerate() {
+            let names = server.block_directives().iter().filter(|one| one.name == "server_name");
+            names.flat_map(|one| &one.args).for_each(|name| found.add(at, name));
+        }
+        found
+    }
+
+    fn add(&mut self, at: usize, name: &str) {
+        let start = |text: &str| (at, text.trim_end_matches('.').to_owned());
+        let end = |text: &str| (at, text.trim_start_matches('.').to_owned());
         match (name.strip_prefix('~'), name.strip_suffix(".*"), name.trim_start_matches('*')) {
             (Some(regex), ..) => {
                 for (text, at_start, at_end) in matching_examples(regex) {
                     match (at_start, at_end) {
-                        (true, false) => drop(starts.insert(text.trim_end_matches('.').to_owned())),
-                        (false, true) => drop(ends.insert(text.trim_start_matches('.').to_owned())),
+                        (true, false) => drop(self.starts.insert(start(&text))),
+                        (false, true) => drop(self.ends.insert(end(&text))),
                         _ => {}
                     }
                 }
             }
-            (_, Some(start), _) => drop(starts.insert(start.to_owned())),
-            (.., end) if end.starts_with('.') => drop(ends.insert(end[1..].to_owned())),
+            (_, Some(text), _) => drop(self.starts.insert((at, text.to_owned()))),
+            (.., text) if text.starts_with('.') => drop(self.ends.insert((at, text[1..].to_owned()))),
             _ => {}
         }
     }
-    let is_host = |host: &String| {
-        host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
-            && !host.contains("..")
-    };
-    let pairs = starts.iter().flat_map(|start| ends.iter().map(move |end| format!("{start}.{end}")));
-    pairs.filter(is_host).take(CROSSED_MAX).collect()
+
+    /// Returns hosts that several names match: each beginning of a name combined with each end of another, of which one is
+    /// a name of server `at`. The last host is one that only names of other servers match, if there is one.
+    pub(super) fn combined_hosts(&self, at: usize) -> Vec<String> {
+        const CROSSED_MAX: usize = 8;
+        let is_own = |(server, _): &&(usize, String)| *server == at;
+        let combined = |(start, end): (&(usize, String), &(usize, String))| format!("{}.{}", start.1, end.1);
+        let own_starts = self.starts.iter().filter(is_own);
+        let own_ends = self.ends.iter().filter(is_own);
+        let pairs = own_starts
+            .flat_map(|start| self.ends.iter().map(move |end| (start, end)))
+            .chain(own_ends.flat_map(|end| self.starts.iter().map(move |start| (start, end))));
+        let mut hosts: Vec<String> = Vec::new();
+        for host in pairs.map(combined).filter(|host| is_host(host)) {
+            if hosts.len() == CROSSED_MAX {
+                break;
+            }
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        let start = self.starts.iter().find(|one| !is_own(one));
+        let end = self.ends.iter().find(|one| !is_own(one));
+        let other = start.zip(end).map(combined);
+        hosts.extend(
+            other.filter(|host| is_host(host) && !hosts.contains(host)).into_iter().collect::<Vec<_>>(),
+        );
+        hosts
+    }
+}
+
+fn is_host(host: &str) -> bool {
+    host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte)) && !host.contains("..")
 }

@@ -6,7 +6,7 @@ use super::addresses::complete_address;
 use super::conditions::front_script;
 use super::nginx_scratch::ScratchBuilder;
 use super::probe_fields::{forwarded_addresses, tested_fields};
-use super::probe_hosts::{combined_hosts, server_hosts};
+use super::probe_hosts::{PartialNames, server_hosts};
 use super::probe_paths::{PATHS_MAX, is_target, paths_for_prefix, paths_for_regex, shorten_path};
 use super::scope::{Scope, replace_constants};
 use super::tree::NginxDirective;
@@ -79,10 +79,12 @@ impl ScratchBuilder<'_, '_> {
         let mut all: Vec<VerifyRequest> = Vec::new();
         let mut seen = BTreeSet::new();
         let mut made = BTreeSet::new();
-        let crossed = combined_hosts(http);
+        let servers = http.innermost().iter().filter(|one| one.name == "server" && one.block.is_some());
+        let names = PartialNames::of_servers(servers.clone());
         let forwarded = forwarded_addresses(http);
         let mut probed: Vec<ProbedServer> = Vec::new();
-        for server in http.innermost().iter().filter(|one| one.name == "server" && one.block.is_some()) {
+        for (at, server) in servers.enumerate() {
+            let crossed = names.combined_hosts(at);
             let scope = http.with_block(server.block_directives());
             let listeners = self.server_listeners(server);
             let hosts = server_hosts(server);
@@ -345,9 +347,9 @@ impl ScratchBuilder<'_, '_> {
 
     fn add_file(&mut self, path: &str, made: &mut BTreeSet<String>) {
         let below = format!("{path}/");
-        let clashes =
-            made.iter().any(|known| known.starts_with(&below) || path.starts_with(&format!("{known}/")));
-        if clashes || !made.insert(path.to_owned()) {
+        let has_files_below = made.range(below.clone()..).next().is_some_and(|next| next.starts_with(&below));
+        let mut parents = path.match_indices('/').map(|(at, _)| &path[..at]);
+        if has_files_below || parents.any(|parent| made.contains(parent)) || !made.insert(path.to_owned()) {
             return;
         }
         let line = format!("{path}\n");

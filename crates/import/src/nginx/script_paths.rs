@@ -116,7 +116,7 @@ pub(super) fn refuse_path_info_route(
     let is_own =
         |path: &str| ["x", "x.php"].iter().any(|rest| place.paths.matches(&format!("{path}/{rest}")));
     let has_such_paths = if script_pass(place).is_some() {
-        SAMPLE_SCRIPTS.iter().any(|path| is_own(path))
+        SAMPLE_SCRIPTS.iter().any(|path| is_own(&format!("{}{path}", own_folder(place))))
     } else {
         let found = locations.find_location(&format!("{}{}/x", own_folder(place), SAMPLE_SCRIPTS[0]));
         php_front_script(php).is_none() && found.and_then(|found| found.entry) == place.entry

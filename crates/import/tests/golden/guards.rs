@@ -522,6 +522,12 @@ fn ingress_restrictions_are_kept_or_closed() {
             &["verify = false"],
         ),
         (
+            "errors that a service answers",
+            ingress(&[own("custom-http-errors", "404,503"), own("default-backend", "pages")].join(","), ""),
+            &["proxy =", "error_server", "http://pages.a.svc:80", "404"],
+            &["respond"],
+        ),
+        (
             "harmless",
             ingress(
                 &[

@@ -37,7 +37,7 @@ const SAMPLES: [u64; 151] = [
     431032, 431049, 431114,
 ];
 /// Number of configurations that one pair of servers serves.
-const BATCH: usize = 15;
+const BATCH: usize = 30;
 /// Default number of pairs of servers that run concurrently. A pair waits for each answer, so that a busy machine runs more.
 const PAIRS: usize = 3;
 /// Number of batches after which the number of compared seeds is printed.
