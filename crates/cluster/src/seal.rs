@@ -24,11 +24,8 @@ impl ValueSeal {
     pub(crate) fn new(secret: Option<&[u8]>) -> Result<ValueSeal, Failure> {
         let Some(secret) = secret else { return Ok(ValueSeal(None)) };
         if !SECRET_BYTES.contains(&secret.len()) {
-            return Err(Failure::new(format!(
-                "the secret in `[cluster] key` has 32 to 1024 bytes, and this one has {}",
-                secret.len()
-            ))
-            .help("make one with `openssl rand -out cluster.key 48`"));
+            let len = secret.len();
+            return Err(Failure::new(format!("a secret has 32 to 1024 bytes, and this one has {len}")));
         }
         let key = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), b"komainu cluster values 1");
         let key = UnboundKey::new(&AES_256_GCM, key.as_ref()).map_err(|_| "the key cannot be used")?;

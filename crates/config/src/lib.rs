@@ -30,6 +30,8 @@ mod replace;
 
 mod error_pages;
 
+mod error_server;
+
 mod condition_fields;
 
 mod referer;
@@ -72,6 +74,7 @@ pub use action::{Action, Branch, Redirect, Respond, Split, SplitBy};
 pub use conditions::{ConditionSet, Conditions};
 pub use control::{Control, ControlClient, ControlToken, TokenRole, parse_control_token};
 pub use error_pages::{ErrorPages, StatusPattern};
+pub use error_server::ErrorServer;
 pub use geo::{CountryPattern, Geo};
 pub use levels::RouteSettings;
 pub use mirror::{InjectedFault, Mirror};

@@ -3,6 +3,7 @@
 use crate::action::{Action, Branch, Redirect, Respond, Split, check_actions};
 use crate::conditions::{ConditionSet, HEADER, HOSTS, METHODS, PATHS, QUERY, REPEATED};
 use crate::error_pages::{ERROR_PAGES, ErrorPages};
+use crate::error_server::ErrorServer;
 use crate::geo::{Countries, CountryPattern};
 use crate::hsts::{hsts, hsts_year};
 use crate::mirror::{self, InjectedFault, Mirror};
@@ -332,6 +333,8 @@ directives! {
         "internal" internal: bool = false, Flag;
         /// Whether `error_pages` are sent in place of errors of the route's application or upstream servers, instead of the site's setting.
         "intercept_errors" intercept_errors: Option<bool> = absent("as the site has it"), Maybe(Flag);
+ /// The server that answers in place of responses with some statuses, before `error_pages`.
+        "error_server" error_server: Option<ErrorServer> = absent("none"), Maybe(table());
         /// Whether access logs have the requests of the route.
         "log" log: bool = true, Flag;
         /// Copies of a share of the requests for other servers, whose responses are discarded.
@@ -350,7 +353,7 @@ directives! {
         otherwise: Option<Action>;
         /// Line where the route begins, if it is written in a file.
         line: Option<ConfigLine>;
-        /// The route that it belongs to, if it is hidden: a branch, or the way of mirrored requests.
+        /// The route that it belongs to, if it is hidden: a branch, or the way of mirrored requests or of an error server.
         part_of: Option<PartOf>;
     }
     also {
@@ -544,8 +547,8 @@ impl Site {
         [&self.auth].into_iter().chain(routes).flatten().flatten()
     }
 
-    /// Appends hidden routes for branches and mirrors, which no request matches. They give branches and
-    /// mirrors the properties of routes.
+    /// Appends hidden routes for branches, mirrors and error servers, which no request matches. They give these the properties
+    /// of routes.
     pub(crate) fn add_hidden_routes(&mut self) {
         for index in 0..self.routes.len() {
             let hidden = |part, action, otherwise, of: &Route| Route {
@@ -557,14 +560,22 @@ impl Site {
                 mirrors: Vec::new(),
                 ..of.clone()
             };
-            let route = self.routes[index].clone();
+            let mut route = self.routes[index].clone();
+            if let Some(server) = &mut route.error_server {
+                let action = Action::Proxy(Box::new(server.to.clone()));
+                server.route = self.routes.len();
+                self.routes[index].error_server = Some(server.clone());
+                let mut asked = hidden(HiddenRouteKind::ErrorServer, action, None, &route);
+                (asked.cache, asked.error_server) = (Some(None), None);
+                self.routes.push(asked);
+            }
             for (at, mirror) in route.mirrors.iter().enumerate() {
                 let mut proxy = mirror.to.clone();
                 let mark = Template::parse("1", |_| false).expect("a text without variables is a template");
                 proxy.request_headers.set.push((MIRROR_FIELD.to_ascii_lowercase(), mark));
                 let mut copies =
                     hidden(HiddenRouteKind::Mirror, Action::Proxy(Box::new(proxy)), None, &route);
-                copies.cache = Some(None);
+                (copies.cache, copies.error_server) = (Some(None), None);
                 self.routes[index].mirrors[at].route = self.routes.len();
                 self.routes.push(copies);
             }
@@ -600,6 +611,8 @@ pub enum HiddenRouteKind {
     /// The way of its mirrored requests.
     #[default]
     Mirror,
+    /// The way of its error server.
+    ErrorServer,
     /// A branch of its split, by name.
     Branch(String),
 }

@@ -133,6 +133,7 @@ fn explicit_defaults_change_nothing() {
         explicit_defaults::<crate::Geo>(),
         explicit_defaults::<crate::BodyEdit>(),
         explicit_defaults::<Mirror>(),
+        explicit_defaults::<crate::ErrorServer>(),
         explicit_defaults::<InjectedFault>(),
         explicit_defaults::<crate::VariableMap>(),
         explicit_defaults::<crate::Stream>(),

@@ -18,10 +18,12 @@ const LABELS_MAX: usize = 16;
 const VALUE_BYTES_MAX: usize = 1_024;
 /// Maximum length of a path, in bytes.
 const PATH_BYTES_MAX: usize = 256;
+/// Label of Compose with the name of the project.
+const PROJECT: &str = "com.docker.compose.project";
 /// Longest part of a container's name that messages show.
 const SHOWN_CHARS_MAX: usize = 64;
 /// The words after `komainu.`.
-const WORDS: [&str; 11] = [
+const WORDS: [&str; 12] = [
     "host",
     "path",
     "port",
@@ -33,6 +35,7 @@ const WORDS: [&str; 11] = [
     "balance",
     "health",
     "strip_prefix",
+    "share",
 ];
 const BALANCES: [&str; 6] =
     ["round-robin", "least-requests", "two-choices", "hash:client", "hash:uri", "sticky"];
@@ -53,12 +56,24 @@ struct LabelledContainer {
     /// Time of its creation and its identifier: the first one of two that contradict each other counts.
     age: (i64, String),
     name: String,
+    /// The application that it belongs to.
+    application: Application,
+    /// Whether other applications may have its hosts too, if they say so themselves.
+    shares: bool,
     hosts: Vec<String>,
     path: String,
     server: Value,
     is_backup: bool,
     /// Directives of the route beside its servers.
     route: Map<String, Value>,
+}
+
+/// Containers that may have the same hosts: those of a Compose project, or those of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Application {
+    Project(String),
+    /// Name of the image, without its tag.
+    Image(String),
 }
 
 /// Order of paths: exact ones first, then long ones before short ones.
@@ -83,8 +98,18 @@ pub(crate) fn labelled_sites(list: &Value, allowed: &[HostPattern]) -> LabelledS
     }
     containers.sort_by(|one, other| one.age.cmp(&other.age));
     let mut routes: BTreeMap<String, BTreeMap<PathOrder, Vec<&LabelledContainer>>> = BTreeMap::new();
+    let mut owners: BTreeMap<&String, &LabelledContainer> = BTreeMap::new();
     for container in &containers {
         for host in &container.hosts {
+            let owner = *owners.entry(host).or_insert(container);
+            if owner.application != container.application && !(owner.shares && container.shares) {
+                found.problems.push(format!(
+                    "the container {} is not served for {host}, which {} of another application has: both need the label \
+                     `{PREFIX}share=true`, or another host",
+                    container.name, owner.name
+                ));
+                continue;
+            }
             if routes.len() >= HOSTS_MAX && !routes.contains_key(host) {
                 found
                     .problems
@@ -201,12 +226,27 @@ fn read_container(container: &Value, allowed: &[HostPattern]) -> Result<Option<L
     Ok(Some(LabelledContainer {
         age: (container.get("Created").and_then(Value::as_i64).unwrap_or(0), text("Id").to_owned()),
         name: name_of(container),
+        application: application(container),
+        shares: words.get("share").map_or(Ok(false), |text| flag("share", text))?,
         hosts,
         path: path.to_owned(),
         server,
         is_backup: words.get("backup").map_or(Ok(false), |text| flag("backup", text))?,
         route,
     }))
+}
+
+fn application(container: &Value) -> Application {
+    let project = container.get("Labels").and_then(|labels| labels.get(PROJECT)).and_then(Value::as_str);
+    if let Some(project) = project.filter(|project| !project.is_empty()) {
+        return Application::Project(shown(project));
+    }
+    let image = container.get("Image").and_then(Value::as_str).unwrap_or_default();
+    let image = image.split('@').next().unwrap_or_default();
+    // A colon before a slash is that of a registry's port.
+    let name = image.rsplit_once(':').filter(|(_, tag)| !tag.contains('/')).map_or(image, |(name, _)| name);
+    let is_id = name == "sha256";
+    Application::Image(if is_id { image } else { name }.to_owned())
 }
 
 fn hosts(text: Option<&str>, allowed: &[HostPattern]) -> Result<Vec<String>, String> {
@@ -352,6 +392,59 @@ mod tests {
                 json!({ "hosts": ["www.shop.test"], "route": [{ "path": "/*", "proxy": { "to": [one] } }] }),
             ]
         );
+    }
+
+    #[test]
+    fn host_belongs_to_the_application_of_its_oldest_container() {
+        let labelled = |name: &str, address: &str, labels: &[(&str, &str)], (key, value): (&str, &str)| {
+            let mut one = container(name, address, labels);
+            match key {
+                "Image" => one["Image"] = json!(value),
+                _ => one["Labels"][PROJECT] = json!(value),
+            }
+            one
+        };
+        let host = ("host", "a.test");
+        let share = ("share", "true");
+        let (image, project) = (|name| ("Image", name), |name| ("project", name));
+        for (first, second, is_served) in [
+            ((image("shop:1"), false), (image("shop:2@sha256:00"), false), true),
+            ((image("r.test:5000/shop"), false), (image("r.test:5000/shop:2"), false), true),
+            ((image("r.test:5000/shop"), false), (image("r.test:5000/other"), false), false),
+            ((image("sha256:01"), false), (image("sha256:02"), false), false),
+            ((image("shop"), false), (image("other"), false), false),
+            ((image("shop"), true), (image("other"), false), false),
+            ((image("shop"), false), (image("other"), true), false),
+            ((image("shop"), true), (image("other"), true), true),
+            ((project("shop"), false), (project("shop"), false), true),
+            ((project("shop"), false), (project("other"), false), false),
+            ((project("shop"), false), (image("shop"), false), false),
+        ] {
+            let labels = |shares: bool, path| {
+                let mut labels = vec![host, ("path", path)];
+                labels.extend(shares.then_some(share));
+                labels
+            };
+            for path in ["/*", "/login"] {
+                let found = sites(vec![
+                    labelled("second", "172.17.0.3", &labels(second.1, path), second.0),
+                    labelled("first", "172.17.0.2", &labels(first.1, "/*"), first.0),
+                ]);
+                let text = serde_json::to_string(&found.sites).unwrap();
+                assert!(text.contains("172.17.0.2"), "{text}");
+                assert_eq!(text.contains("172.17.0.3"), is_served, "{first:?} {second:?} {text}");
+                assert_eq!(found.problems.is_empty(), is_served, "{:?}", found.problems);
+                assert!(found.problems.iter().all(|text| text.contains("komainu.share=true")));
+            }
+        }
+        // Another container has the other host of the one that is refused.
+        let found = sites(vec![
+            labelled("a", "172.17.0.2", &[host], image("shop")),
+            labelled("bb", "172.17.0.3", &[("host", "a.test,b.test")], image("other")),
+            labelled("ccc", "172.17.0.4", &[("host", "*.test")], image("third")),
+        ]);
+        let hosts: Vec<&str> = found.sites.iter().filter_map(|site| site["hosts"][0].as_str()).collect();
+        assert_eq!((hosts, found.problems.len()), (vec!["*.test", "a.test", "b.test"], 1));
     }
 
     #[test]

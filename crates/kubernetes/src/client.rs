@@ -1,7 +1,7 @@
 //! Requests to the API server, lists and watches. Everything that it sends is bounded in size and time: an API server is
 //! trusted with the configuration, not with the memory.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -26,6 +26,8 @@ use crate::objects::{Kind, OBJECTS_MAX, trimmed};
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// Maximum time for a response head, and for the body of a response that is not a watch.
 const RESPONSE_MAX: Duration = Duration::from_secs(60);
+/// Connections that are kept for another request; each watch has one of its own.
+const IDLE_MAX: usize = 8;
 /// Bytes of a response that is not a watch: a page of a list.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 /// Objects of a page; fewer if they are large.
@@ -80,7 +82,11 @@ pub(crate) struct ApiClient {
     tls: Option<TlsConnector>,
     host: String,
     port: u16,
+    /// Connections that wait for another request.
+    idle: Arc<Mutex<Vec<RequestSender>>>,
 }
+
+type RequestSender = http1::SendRequest<Full<Bytes>>;
 
 trait ApiStream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> ApiStream for S {}
@@ -101,7 +107,7 @@ impl ApiClient {
         };
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let tls = if is_tls { Some(tls_connector(&account)?) } else { None };
-        Ok(ApiClient { account: Arc::new(account), tls, host, port })
+        Ok(ApiClient { account: Arc::new(account), tls, host, port, idle: Arc::default() })
     }
 
     fn token(&self) -> Result<Option<String>, ApiError> {
@@ -116,13 +122,8 @@ impl ApiClient {
         }
     }
 
-    /// Sends a request on a connection of its own, and returns the response once its head has come.
-    async fn send(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<(&'static str, Vec<u8>)>,
-    ) -> Result<Response<Incoming>, ApiError> {
+    /// Opens a connection.
+    async fn connect(&self) -> Result<RequestSender, ApiError> {
         let failed = |text: String| ApiError::Failed(text);
         let connect = async {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
@@ -144,22 +145,76 @@ impl ApiClient {
         let connected = timeout(CONNECT_MAX, connect).await;
         let connected = connected
             .map_err(|_| failed(format!("no connection to {}:{} within 10 s", self.host, self.port)))?;
-        let (mut sender, connection) = connected.map_err(failed)?;
+        let (sender, connection) = connected.map_err(failed)?;
         tokio::spawn(async move { _ = connection.await });
+        Ok(sender)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<RequestSender>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a connection that waits for another request, if there is one.
+    async fn idle_connection(&self) -> Option<RequestSender> {
+        loop {
+            let mut sender = self.idle().pop()?;
+            if matches!(timeout(CONNECT_MAX, sender.ready()).await, Ok(Ok(()))) {
+                return Some(sender);
+            }
+        }
+    }
+
+    /// Keeps a connection whose response was read to its end.
+    fn keep(&self, sender: RequestSender) {
+        let mut idle = self.idle();
+        if idle.len() < IDLE_MAX && !sender.is_closed() {
+            idle.push(sender);
+        }
+    }
+
+    /// Builds a request.
+    fn build(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&(&'static str, Bytes)>,
+    ) -> Result<Request<Full<Bytes>>, ApiError> {
         let mut request = Request::builder().method(method).uri(path);
         request = request.header(HOST, format!("{}:{}", self.host, self.port)).header(USER_AGENT, AGENT);
         request = request.header(ACCEPT, "application/json");
         if let Some(token) = self.token()? {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        if let Some((media_type, _)) = &body {
+        if let Some((media_type, _)) = body {
             request = request.header(CONTENT_TYPE, *media_type);
         }
-        let body = Full::new(Bytes::from(body.map(|(_, body)| body).unwrap_or_default()));
-        let request = request.body(body).map_err(|error| failed(error.to_string()))?;
-        let response = timeout(RESPONSE_MAX, sender.send_request(request)).await;
-        let response = response.map_err(|_| failed(format!("no response to {path} within 60 s")))?;
-        response.map_err(|error| failed(error.to_string()))
+        let body = Full::new(body.map(|(_, body)| body.clone()).unwrap_or_default());
+        request.body(body).map_err(|error| ApiError::Failed(error.to_string()))
+    }
+
+    /// Sends a request, and returns the response once its head has come, with the connection. One that waits may have been closed just
+    /// now: the request is sent again on a new one, unless the API server may have seen it and would do it twice.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<(&'static str, Bytes)>,
+        uses_idle: bool,
+    ) -> Result<(Response<Incoming>, RequestSender), ApiError> {
+        let late = |_| ApiError::Failed(format!("no response to {path} within 60 s"));
+        let idle = if uses_idle { self.idle_connection().await } else { None };
+        if let Some(mut sender) = idle {
+            let request = self.build(&method, path, body.as_ref())?;
+            match timeout(RESPONSE_MAX, sender.send_request(request)).await.map_err(late)? {
+                Ok(response) => return Ok((response, sender)),
+                Err(error) if error.is_canceled() || method != Method::POST => {}
+                Err(error) => return Err(ApiError::Failed(error.to_string())),
+            }
+        }
+        let mut sender = self.connect().await?;
+        let request = self.build(&method, path, body.as_ref())?;
+        let response = timeout(RESPONSE_MAX, sender.send_request(request)).await.map_err(late)?;
+        Ok((response.map_err(|error| ApiError::Failed(error.to_string()))?, sender))
     }
 
     /// Sends a request, and returns the JSON of a response with status 2xx.
@@ -169,10 +224,11 @@ impl ApiClient {
         path: &str,
         body: Option<(&'static str, &Value)>,
     ) -> Result<Value, ApiError> {
-        let body = body.map(|(media_type, value)| (media_type, value.to_string().into_bytes()));
-        let response = self.send(method, path, body).await?;
+        let body = body.map(|(media_type, value)| (media_type, Bytes::from(value.to_string())));
+        let (response, sender) = self.send(method, path, body, true).await?;
         let status = response.status().as_u16();
         let text = read_body(response).await?;
+        self.keep(sender);
         let value: Result<Value, _> = serde_json::from_slice(&text);
         match (status, value) {
             (200..=299, Ok(value)) => Ok(value),
@@ -275,7 +331,7 @@ impl ApiClient {
             kind.path(version, namespace, ""),
             selector(kind)
         );
-        let response = self.send(Method::GET, &path, None).await?;
+        let (response, _) = self.send(Method::GET, &path, None, false).await?;
         let status = response.status().as_u16();
         if status != 200 {
             let text = read_body(response).await?;

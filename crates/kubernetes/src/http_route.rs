@@ -331,10 +331,16 @@ impl RuleTranslator<'_, '_> {
         if let Some(retry) = &self.rule.retry {
             let attempts = retry.attempts.unwrap_or(1).min(99) + 1;
             let codes: Vec<u16> = retry.codes.clone();
-            proxy.insert(
-                "retry".to_owned(),
-                json!({ "attempts": attempts, "statuses": codes, "budget": 100, "same_server": true }),
-            );
+            let mut table =
+                json!({ "attempts": attempts, "statuses": codes, "budget": 100, "same_server": true });
+            if let Some(text) = &retry.backoff {
+                let time = escape::duration(text)
+                    .ok_or_else(|| format!("{text:?} is not a duration such as \"100ms\""))?;
+                // Longer ones would keep requests for nothing: `backoff` has this limit.
+                let ms = time.as_millis().min(60_000);
+                table["backoff"] = json!(format!("{ms}ms"));
+            }
+            proxy.insert("retry".to_owned(), table);
         }
         Ok(())
     }

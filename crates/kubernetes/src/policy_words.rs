@@ -223,7 +223,7 @@ pub(crate) const TABLES: [PolicyTable; 15] = [
     },
     PolicyTable {
         name: "Retry",
-        taken: &["attempts", "statuses", "non_idempotent", "same_server", "body", "budget"],
+        taken: &["attempts", "statuses", "non_idempotent", "same_server", "backoff", "body", "budget"],
         refused: &[],
     },
     PolicyTable {

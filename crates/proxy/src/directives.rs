@@ -190,7 +190,7 @@ directives! {
         /// Handling of requests whose client closes its side of the connection early. `"cancel"`: the request
         /// ends, as with nginx. A client that has asked to close the connection after the response
         /// (`Connection: close`, HTTP/1.0) still gets its response. `"ignore"`: the request is answered,
-        /// unless it waits (`queue`, `delay` of a limit, `connections`). A reset always cancels the request.
+        /// unless it waits (`queue`, `delay` of a limit, `connections`, `backoff`). A reset always cancels the request.
         "client_abort" client_abort: ClientAbort = "cancel", CLIENT_ABORT;
         /// Variables for servers with `fastcgi`, `uwsgi` or `scgi` URLs, besides those of CGI; one of the same name is replaced.
         /// Values may contain the variables of header values.
@@ -263,13 +263,14 @@ directives! {
     /// balance = "sticky:server"
     /// sticky  = { path = "/shop", max_age = "2d", same_site = "Strict" }
     /// ```
-    StickyCookie derives (Eq) in "`sticky` of `proxy`" {
+    StickyCookie derives (Eq) in "`sticky` of `proxy`", check sticky_agrees {
         /// Path of the requests that have it.
         "path" path: String = "/", Text { what: "a path such as \"/shop\"", parse: parse_cookie_path };
         /// Domain whose hosts get it.
         "domain" domain: Option<String> = absent("the host of the request"),
             Maybe(Text { what: "a domain", parse: parse_domain });
-        /// Requests of other sites that have it: `"Strict"` for none, `"Lax"` for links, `"None"` for all.
+        /// Requests of other sites that have it: `"Strict"` for none, `"Lax"` for links, `"None"` for all. Browsers refuse a cookie
+        /// with `None` that is not `Secure`: to clients without TLS, it is sent without this attribute.
         "same_site" same_site: SameSite = "Lax",
             Word(&[("Strict", SameSite::Strict), ("Lax", SameSite::Lax), ("None", SameSite::None)]);
         /// Time for which browsers keep it.
@@ -290,13 +291,15 @@ impl StickyCookie {
         if let Some(age) = self.max_age {
             text += &format!("; Max-Age={}", age.as_secs());
         }
-        let same_site = match self.same_site {
-            SameSite::Strict => "Strict",
-            SameSite::Lax => "Lax",
-            SameSite::None => "None",
+        let is_secure = self.secure.unwrap_or(is_secure);
+        text += match self.same_site {
+            SameSite::Strict => "; HttpOnly; SameSite=Strict",
+            SameSite::Lax => "; HttpOnly; SameSite=Lax",
+            SameSite::None if is_secure => "; HttpOnly; SameSite=None",
+            // Browsers refuse it.
+            SameSite::None => "; HttpOnly",
         };
-        text += &format!("; HttpOnly; SameSite={same_site}");
-        if self.secure.unwrap_or(is_secure) {
+        if is_secure {
             text += "; Secure";
         }
         text
@@ -375,6 +378,9 @@ directives! {
         /// Whether the only server of a group is asked again after a connection that failed or timed out, which it most likely will
         /// again.
         "same_server" same_server: bool = false, Flag;
+        /// Least time between a failed attempt and the next one; each wait is longer by a random part of up to a half. A request does not
+        /// wait if its `total` would pass meanwhile, and ends if its client leaves.
+        "backoff" backoff: Millis = "0s", duration(Duration::ZERO, Duration::from_secs(60));
         /// Bytes of a request body that are kept for sending it again; requests with a longer body are not sent again.
         "body" body_bytes_max: u64 = "64KiB", Size { min: 0, max: 64 * MIB };
     }
@@ -617,6 +623,16 @@ fn warn_of_useless_tls(entry: &Entry, check: &mut Checker) {
     finding.help("write the server's URL as \"https://HOST:PORT\"");
 }
 
+fn sticky_agrees(sticky: &mut StickyCookie, node: &Node, check: &mut Checker) {
+    let Some(entry) = node.entry("secure").filter(|_| sticky.secure == Some(false)) else { return };
+    if sticky.same_site == SameSite::None {
+        let title = "`secure = false` with `same_site = \"None\"`".to_owned();
+        check
+            .error(&entry.value.span, title, "browsers refuse such a cookie")
+            .help("remove `secure`, or write `same_site = \"Lax\"`");
+    }
+}
+
 fn eject_agrees(eject: &mut Eject, node: &Node, check: &mut Checker) {
     if eject.first <= eject.max {
         return;
@@ -780,4 +796,21 @@ fn statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
     range.ok_or_else(|| {
         InvalidValue::new("neither a status nor a range of statuses", "write \"200\" or \"200-399\"")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookie_without_same_site_is_secure() {
+        let text = |same_site, secure, is_tls| {
+            StickyCookie { same_site, secure, ..StickyCookie::default() }.text(is_tls)
+        };
+        assert_eq!(text(SameSite::None, None, true), "; Path=/; HttpOnly; SameSite=None; Secure");
+        assert_eq!(text(SameSite::None, Some(true), false), "; Path=/; HttpOnly; SameSite=None; Secure");
+        assert_eq!(text(SameSite::None, None, false), "; Path=/; HttpOnly");
+        assert_eq!(text(SameSite::Lax, None, false), "; Path=/; HttpOnly; SameSite=Lax");
+        assert_eq!(text(SameSite::Strict, Some(false), true), "; Path=/; HttpOnly; SameSite=Strict");
+    }
 }

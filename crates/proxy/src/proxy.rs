@@ -1,10 +1,12 @@
 //! The proxy on one core: accepts requests, makes attempts at servers and decides about retries.
 
 use std::cell::RefCell;
+use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 
 use http::{BodySize, Fields, HeadRef, Method, Name, Status};
 use net::{BodyPiece, Exchange, FailedAttempt, Fault, SpillError, SpillQuota, TunnelEnd, pin_in_place};
@@ -244,6 +246,10 @@ impl BoundProxy {
             if !self.record_and_decide(exchange, selection, &failure, &mut attempts) {
                 return respond_failure(exchange, &failure).await;
             }
+            if self.has_to_wait(&attempts) && !pin_in_place(|| self.wait_for_retry(exchange, &attempts)).await
+            {
+                return Err(Fault::Disconnected);
+            }
         }
     }
 
@@ -350,7 +356,32 @@ impl BoundProxy {
         !options.statuses.is_empty()
             && attempts.count < options.attempts_max
             && self.may_repeat(requester)
+            && !self.is_too_late(attempts)
             && self.group.budget.get().spend().is_some()
+    }
+
+    /// Whether the request has no time left for an attempt after the least wait.
+    fn is_too_late(&self, attempts: &Attempts<'_>) -> bool {
+        self.group.core.now() + self.rules.options.retry.backoff >= attempts.deadline
+    }
+
+    /// Whether the next attempt has to wait. One at the same server on another connection follows at once.
+    fn has_to_wait(&self, attempts: &Attempts<'_>) -> bool {
+        !self.rules.options.retry.backoff.is_zero() && attempts.retained_selection.is_none()
+    }
+
+    /// Waits before the next attempt. No place at a server is held meanwhile. Returns false if the client has left.
+    async fn wait_for_retry(&self, requester: &impl Requester, attempts: &Attempts<'_>) -> bool {
+        let (core, least) = (&self.group.core, self.rules.options.retry.backoff);
+        let wait = retry::with_jitter(least, self.group.balancer.next_random());
+        let mut sleep = pin!(core.sleep(wait.min(attempts.deadline - core.now())));
+        poll_fn(|cx| {
+            if requester.poll_disconnected(cx) {
+                return Poll::Ready(false);
+            }
+            sleep.as_mut().poll(cx).map(|()| true)
+        })
+        .await
     }
 
     fn connect_deadline(&self, attempts: &Attempts<'_>) -> Moment {
@@ -505,13 +536,15 @@ impl BoundProxy {
         let late = self.group.core.now() >= attempts.deadline;
         match next {
             RetryDecision::OtherConnection if !late => RetryDecision::OtherConnection,
-            RetryDecision::OtherServer if !late && !alone => match self.group.budget.get().spend() {
-                Some(rest) => {
-                    self.group.budget.set(rest);
-                    RetryDecision::OtherServer
+            RetryDecision::OtherServer if !self.is_too_late(attempts) && !alone => {
+                match self.group.budget.get().spend() {
+                    Some(rest) => {
+                        self.group.budget.set(rest);
+                        RetryDecision::OtherServer
+                    }
+                    None => RetryDecision::GiveUp,
                 }
-                None => RetryDecision::GiveUp,
-            },
+            }
             _ => RetryDecision::GiveUp,
         }
     }

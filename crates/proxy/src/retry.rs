@@ -1,6 +1,7 @@
 //! Decides whether a failed request is retried, within a budget. Decisions are pure functions.
 
 use http::{Method, Status};
+use times::Millis;
 
 use crate::failure::{AttemptFailure, CLOSED_BEFORE_ANSWER};
 use crate::options::Retry;
@@ -91,6 +92,11 @@ pub(crate) fn decide(failure: &AttemptFailure, progress: &AttemptProgress, optio
     }
 }
 
+/// Returns a time from `least` to one and a half of it, so that requests that have failed together are not sent again together.
+pub(crate) fn with_jitter(least: Millis, random: u64) -> Millis {
+    Millis(least.0 + random % (least.0 / 2 + 1))
+}
+
 /// Returns the status and the reason of the response to the client.
 pub(crate) fn error_response(failure: &AttemptFailure) -> (Status, &'static str) {
     match failure {
@@ -172,6 +178,14 @@ mod tests {
         assert_eq!(decide(&AttemptFailure::Unprocessed, &progress, &careful), GiveUp);
         progress = AttemptProgress { attempts: 1, is_replayable: false, ..progress };
         assert_eq!(decide(&AttemptFailure::Unprocessed, &progress, &careful), GiveUp);
+    }
+
+    #[test]
+    fn waits_are_at_least_the_backoff_and_differ() {
+        let waits: Vec<u64> = (0..1_000).map(|random| with_jitter(Millis(100), random * 7_919).0).collect();
+        assert!(waits.iter().all(|wait| (100..=150).contains(wait)), "{waits:?}");
+        assert!([100, 150].iter().all(|bound| waits.contains(bound)));
+        assert_eq!(with_jitter(Millis(1), u64::MAX), Millis(1));
     }
 
     #[test]

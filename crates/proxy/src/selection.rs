@@ -109,7 +109,7 @@ impl Balancer {
         }
     }
 
-    fn next_random(&self) -> u64 {
+    pub(crate) fn next_random(&self) -> u64 {
         self.random_state.set(self.random_state.get().wrapping_add(1));
         mix(self.random_state.get())
     }

@@ -17,6 +17,7 @@ pub mod path_rules;
 pub mod templates;
 pub mod replace;
 pub mod internal;
+pub mod error_server;
 pub mod route;
 pub mod router;
 pub mod fixed;

@@ -11,7 +11,7 @@ use engine::clients::proxies::TrustedProxies;
 use engine::generations::CoreGeneration;
 use engine::options::PEER_LISTENER_KEY;
 use http::template::CustomVariables;
-use http::{Dialect, EmptySegments, Fields, Method, Name, RequestIds, Status};
+use http::{EmptySegments, Fields, Method, Name, RequestIds, Status};
 use logging::access::AccessLogs;
 use logging::notice::ErrorLog;
 use net::{Exchange, Fault, Request, RequestContext, pin_in_place};
@@ -303,8 +303,7 @@ async fn respond_to_peer(table: &RouteTable, exchange: &mut Exchange<'_>) -> Res
         return exchange.refuse(PeerAsk::REFUSED, "this address is for servers of the set").await;
     };
     exchange.amend(&PeerAsk::own_fields(), &Fields::new());
-    exchange.set_client(ask.client, ask.is_secure, Dialect::XForwarded);
-    exchange.hide_tls_session();
+    exchange.stand_in(ask.peer, ask.client);
     exchange.set_context(RequestContext {
         error_pages: table.pages[ask.route.0].clone(),
         empty_segments: table.empty_segments[ask.route.0],

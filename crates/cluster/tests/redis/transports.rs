@@ -24,13 +24,11 @@ fn certify(folder: &Scratch) {
     folder.write("key.pem", key.serialize_pem());
 }
 
-/// The user of docs/cluster.md.
+/// The user of docs/cluster.md, as the page has it.
 fn documented_user() -> String {
     let page = fs::read_to_string("../../docs/cluster.md").unwrap();
     let start = page.find("user komainu on").unwrap();
-    let lines = page[start..].split("```").next().unwrap();
-    let line = lines.split_whitespace().collect::<Vec<_>>().join(" ");
-    line.replace("PASSWORD", "secret") + "\n"
+    page[start..].split("```").next().unwrap().replace("PASSWORD", "secret")
 }
 
 #[test]
@@ -40,7 +38,7 @@ fn tls_with_client_certificates_and_users_is_spoken() {
     let port = free_port();
     let at = |name: &str| folder.0.join(name);
     let path = |name: &str| at(name).to_str().unwrap().to_owned();
-    folder.write("users.acl", documented_user() + "user default off\n");
+    folder.write("users.conf", documented_user() + "user default off\n");
     let _redis = Redis::start(
         &folder.0,
         "redis",
@@ -55,8 +53,8 @@ fn tls_with_client_certificates_and_users_is_spoken() {
             &path("key.pem"),
             "--tls-ca-cert-file",
             &path("ca.pem"),
-            "--aclfile",
-            &path("users.acl"),
+            "--include",
+            &path("users.conf"),
         ],
     );
     folder.write("password", "secret\n");

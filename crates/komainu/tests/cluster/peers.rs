@@ -76,7 +76,10 @@ fn owners_answer_the_misses_of_others() {
     for at in 0..30 {
         let path = format!("/page/{at}?x=1");
         for turn in 0..3 {
-            let answer = servers[(at + turn) % 3].rig.get(&path);
+            let claims = "X-Request-Id: theirs\r\nX-Forwarded-For: 192.0.2.9\r\nX-Real-IP: 192.0.2.9\r\n\
+                 Forwarded: for=192.0.2.9\r\nKomainu-Peer: 1\r\nKomainu_Peer-Ask: 0\r\n";
+            let head = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{claims}Connection: close\r\n\r\n");
+            let answer = servers[(at + turn) % 3].rig.send(&head);
             answer.expect(200, &format!("GET {path} HTTP/1.1"));
             answer
                 .expect_field("X-Version", "1")
@@ -85,7 +88,16 @@ fn owners_answer_the_misses_of_others() {
         }
     }
     assert_eq!(asked(&origin, "/page/"), 30);
-    assert!(origin.asks().iter().all(|ask| ask.field("Komainu-Peer-Ask").is_empty()));
+    // Whoever asks the origin, it learns of the client what the server knows that the client has asked.
+    for ask in origin.asks().iter().filter(|ask| ask.line().contains("/page/")) {
+        // `Via` names this server, and no other field does.
+        let fields = ask.head.lines().filter(|line| !line.to_lowercase().starts_with("via:"));
+        assert!(!fields.map(str::to_lowercase).any(|line| line.contains("komainu")), "{}", ask.head);
+        assert!(!ask.head.contains("192.0.2.9"), "{}", ask.head);
+        assert_eq!(ask.field("X-Forwarded-For"), ["127.0.0.1"], "{}", ask.head);
+        let id = ask.field("X-Request-Id");
+        assert!(matches!(id[..], [id] if id.len() == 32), "{}", ask.head);
+    }
     for server in &servers {
         server.rig.get("/page/1?x=1").expect_hit();
     }

@@ -94,3 +94,43 @@ fn purges_reach_all_servers_and_are_replayed() {
         eventually("the purge arrives", || !rig.get("/a").is_hit());
     }
 }
+
+/// Times until three servers have applied a purge, as the answer says. Run alone on the machine, with the binary of a release:
+///
+/// ```text
+/// KOMAINU_TEST_BINARY=$PWD/target/release/komainu cargo test --test cluster -- --ignored --nocapture figures
+/// ```
+#[test]
+#[ignore = "a measurement"]
+fn figures_of_purges() {
+    const PURGES: usize = 300;
+    let common = Folder::new();
+    let origin = Origin::start(|_| answer("200 OK", "Cache-Control: max-age=600\r\n", "x"));
+    let _store = Store::start(common.path());
+    let servers = ["one", "two", "three"].map(|name| server(common.path(), name, &origin));
+    let purge = |path: &str| {
+        let head = format!("PURGE {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        servers[0].send(&head).expect_status(200).text()
+    };
+    eventually("all servers are there", || purge("/").contains(r#""applied":["one","three","two"]"#));
+    let mut times: Vec<_> = (0..PURGES)
+        .map(|at| {
+            let path = format!("/{at}");
+            servers.iter().for_each(|rig| _ = rig.get(&path).expect_status(200));
+            let begin = Instant::now();
+            let said = purge(&path);
+            let time = begin.elapsed();
+            assert!(said.contains(r#""missing":[]"#), "{said}");
+            servers.iter().for_each(|rig| _ = rig.get(&path).expect_no_hit());
+            time
+        })
+        .collect();
+    times.sort();
+    let at = |part: usize| times[(PURGES - 1) * part / 100];
+    println!(
+        "purges applied by three servers: median {:?}, 99 of 100 within {:?}, longest {:?}",
+        at(50),
+        at(99),
+        at(100)
+    );
+}

@@ -32,6 +32,7 @@ struct State {
     lie: Option<(String, Vec<u8>, Vec<u8>, Duration)>,
     /// A line that each watch begins with.
     false_event: Option<Vec<u8>>,
+    connections: usize,
 }
 
 #[derive(Clone)]
@@ -64,6 +65,7 @@ impl ApiServer {
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let server = theirs.clone();
+                server.lock().connections += 1;
                 std::thread::spawn(move || server.serve(stream));
             }
         });
@@ -184,12 +186,23 @@ impl ApiServer {
         self.lock().patches.clone()
     }
 
+    pub fn connections(&self) -> usize {
+        self.lock().connections
+    }
+
     pub fn list_count(&self, plural: &str) -> usize {
         self.lock().lists.get(plural).copied().unwrap_or(0)
     }
 
+    /// Answers the requests of a connection.
     fn serve(&self, mut stream: TcpStream) -> Option<()> {
         let mut reader = BufReader::new(stream.try_clone().ok()?);
+        while self.serve_request(&mut reader, &mut stream)? {}
+        None
+    }
+
+    /// Answers a request. Returns whether another one may follow.
+    fn serve_request(&self, reader: &mut BufReader<TcpStream>, stream: &mut TcpStream) -> Option<bool> {
         let mut line = String::new();
         reader.read_line(&mut line).ok()?;
         let mut words = line.split_whitespace();
@@ -226,32 +239,39 @@ impl ApiServer {
         let plural = rest[0].to_owned();
         if plural == "leases" {
             let answer = self.serve_lease(&method, namespace, rest.get(1), &body);
-            return answer_json(&mut stream, answer.0, &answer.1);
+            return answer_json(stream, answer.0, &answer.1).map(|()| true);
         }
-        match (method.as_str(), rest) {
+        let answered = match (method.as_str(), rest) {
             ("GET", [_]) if parameter("watch").is_some() => {
                 let since = parameter("resourceVersion").and_then(|text| text.parse().ok()).unwrap_or(0);
-                self.serve_watch(stream, &plural, since, &TypeSelector::of(parameter("fieldSelector")))
+                self.serve_watch(
+                    stream.try_clone().ok()?,
+                    &plural,
+                    since,
+                    &TypeSelector::of(parameter("fieldSelector")),
+                )?;
+                return None;
             }
             ("GET", [_]) => {
                 let selector = TypeSelector::of(parameter("fieldSelector"));
-                self.serve_list(stream, &plural, namespace, &selector)
+                self.serve_list(stream.try_clone().ok()?, &plural, namespace, &selector)
             }
             ("POST", ["events"]) => {
                 let (status, answer) = self.create_event(namespace, body);
-                answer_json(&mut stream, status, &answer)
+                answer_json(stream, status, &answer)
             }
             // Applied as a whole.
             ("PATCH", [_, _]) if parameter("fieldManager").is_some() => {
                 self.apply(body.clone());
-                answer_json(&mut stream, 200, &body)
+                answer_json(stream, 200, &body)
             }
             ("PATCH", [_, name, "status"]) => {
                 let (status, answer) = self.patch(&plural, namespace, name, &body);
-                answer_json(&mut stream, status, &answer)
+                answer_json(stream, status, &answer)
             }
-            _ => answer_json(&mut stream, 404, &json!({ "kind": "Status", "message": "not found" })),
-        }
+            _ => answer_json(stream, 404, &json!({ "kind": "Status", "message": "not found" })),
+        };
+        answered.map(|()| true)
     }
 
     fn serve_list(
@@ -447,7 +467,7 @@ fn send_chunk(stream: &mut TcpStream, bytes: &[u8]) -> Option<()> {
 fn answer_json(stream: &mut TcpStream, status: u16, value: &Value) -> Option<()> {
     let text = value.to_string();
     let head = format!(
-        "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         text.len()
     );
     stream.write_all(head.as_bytes()).ok()?;

@@ -27,7 +27,7 @@ fn statuses_are_written_and_then_left_alone() {
     let time = parent["conditions"][0]["lastTransitionTime"].clone();
     assert!(time.as_str().unwrap().ends_with('Z'));
     // A change of the route updates the generation, and not the time.
-    let written = cluster.api.patches().len();
+    let (written, connections) = (cluster.api.patches().len(), cluster.api.connections());
     cluster.api.apply_yaml(&route("app", "/other", "one"));
     let status = || cluster.api.status("httproutes", "shop", "app");
     eventually("the generation is observed", || {
@@ -35,6 +35,16 @@ fn statuses_are_written_and_then_left_alone() {
     });
     assert_eq!(status()["parents"][0]["conditions"][0]["lastTransitionTime"], time);
     assert_eq!(cluster.api.patches().len(), written + 1);
+    // Many are written one after the other on connections that are kept.
+    for at in 0..15 {
+        cluster.api.apply_yaml(&route(&format!("app-{at}"), "/more", "one"));
+        let name = format!("app-{at}");
+        eventually("it is accepted", || {
+            cluster.route_condition(&name, "Accepted").as_deref() == Some("True Accepted")
+        });
+    }
+    let opened = cluster.api.connections() - connections;
+    assert!(opened < 10, "{opened} connections for {} statuses", cluster.api.patches().len() - written);
 }
 
 #[test]

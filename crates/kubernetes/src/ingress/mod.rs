@@ -10,7 +10,10 @@
 //! | `settings` | all annotations of an Ingress |
 //! | `paths` | paths, in the order of ingress-nginx |
 //! | `services` | Services as groups of upstream servers |
-//! | `hosts` | which Ingress has which hosts and paths, and the sites |
+//! | `site_set` | the Ingresses that are served, and the sites that their hosts become |
+//! | `host_claims` | which Ingress has which hosts |
+//! | `host_routes` | the routes of hosts |
+//! | `hosts` | the order in which Ingresses become hosts and routes |
 //!
 //! Modules, from low to high; each imports only from those above it.
 
@@ -22,7 +25,11 @@ mod guards;
 mod settings;
 mod paths;
 mod services;
+mod site_set;
+mod host_claims;
+mod host_routes;
 mod hosts;
 
 pub use faults::ObjectEvent;
-pub(crate) use hosts::{IngressSet, IngressState, judge_ingresses};
+pub(crate) use hosts::judge_ingresses;
+pub(crate) use site_set::{IngressSet, IngressState};

@@ -1,5 +1,7 @@
 //! All annotations of an Ingress.
 
+use std::collections::BTreeSet;
+
 use other_servers::{INGRESS_PREFIX, IngressVerdict, ingress_annotation};
 use serde_json::{Map, Value, json};
 use shapes::header;
@@ -54,6 +56,8 @@ pub(crate) struct IngressSettings {
     pub(crate) is_passed_through: bool,
     /// Service that answers where the one of the path has no endpoints.
     pub(crate) default_backend: Option<String>,
+    /// Statuses whose responses are replaced by those of `default_backend`.
+    pub(crate) error_statuses: Vec<u16>,
     pub(crate) uses_service_address: bool,
     /// Target of copies, and the table `mirror` without `to`.
     pub(crate) mirror: Option<(NamedUrl, Map<String, Value>, Option<String>)>,
@@ -480,6 +484,26 @@ impl<'a> SettingsReader<'a, '_> {
         self.read_balance();
         self.settings.uses_service_address = self.flag("service-upstream") == Some(true);
         self.settings.default_backend = self.text("default-backend").map(str::to_owned);
+        self.read_error_statuses();
+    }
+
+    fn read_error_statuses(&mut self) {
+        let Some(text) = self.text("custom-http-errors") else { return };
+        if self.flag("disable-proxy-intercept-errors") == Some(true) {
+            return;
+        }
+        let status = |text: &str| text.trim().parse().ok().filter(|status| (400..=599).contains(status));
+        let Some(statuses) = text.split(',').map(status).collect::<Option<BTreeSet<u16>>>() else {
+            return self
+                .invalid("custom-http-errors", "a list of statuses from 400 to 599, such as `404,503`");
+        };
+        if self.settings.default_backend.is_none() {
+            let note = "custom-http-errors without default-backend: there is no default backend of all Ingresses here, so errors reach \
+                        the client as they are; name the Service that writes the pages in default-backend";
+            self.faults.warn("InvalidAnnotation", note);
+            return;
+        }
+        self.settings.error_statuses = statuses.into_iter().collect();
     }
 
     fn server_tls(&mut self, files: &mut MemoryFolder<'_>) -> Map<String, Value> {
@@ -624,8 +648,14 @@ impl<'a> SettingsReader<'a, '_> {
             Some("none") => _ = cookie.insert("same_site".to_owned(), json!("None")),
             Some(_) => self.invalid("session-cookie-samesite", "one of Strict, Lax and None"),
         }
-        if let Some(is_secure) = self.flag("session-cookie-secure") {
-            cookie.insert("secure".to_owned(), json!(is_secure));
+        let is_for_all_sites = cookie.get("same_site").is_some_and(|value| value == "None");
+        match self.flag("session-cookie-secure") {
+            None => {}
+            Some(false) if is_for_all_sites => self.faults.warn(
+                "InvalidAnnotation",
+                "session-cookie-secure \"false\" has no effect with session-cookie-samesite \"None\": browsers refuse such a cookie",
+            ),
+            Some(is_secure) => _ = cookie.insert("secure".to_owned(), json!(is_secure)),
         }
         if !cookie.is_empty() {
             self.settings.proxy.insert("sticky".to_owned(), Value::Object(cookie));

@@ -147,6 +147,7 @@ fn companions(name: &str) -> Vec<(&'static str, &'static str)> {
         "fastcgi-params-configmap" => vec![("backend-protocol", "FCGI")],
         "proxy-redirect-from" => vec![("proxy-redirect-to", "/")],
         "proxy-redirect-to" => vec![("proxy-redirect-from", "http://old.example.com/")],
+        "custom-http-errors" => vec![("default-backend", "fallback")],
         "permanent-redirect-code" => vec![("permanent-redirect", "https://new.example.com")],
         "temporal-redirect-code" => vec![("temporal-redirect", "https://new.example.com")],
         "rewrite-target" => vec![("use-regex", "true")],
@@ -207,6 +208,37 @@ fn every_annotation_has_the_verdict_of_the_table() {
             }
         }
     }
+}
+
+#[test]
+fn default_backend_answers_in_place_of_errors() {
+    let fallback = ("default-backend", "fallback");
+    let found = |annotations: &[(&str, &str)]| {
+        let cluster = with_annotations(annotations);
+        let server = routes(&cluster, "shop.example.com", ":443")[0].get("error_server").cloned();
+        (server, format!("{:?}", cluster.events))
+    };
+    let (server, events) = found(&[("custom-http-errors", "503, 404"), fallback]);
+    let mut server = server.unwrap();
+    assert!(server["to"]["upstream"].take().as_str().unwrap().contains("fallback"), "{server}");
+    let fields = json!({
+        "set": {
+            "X-Namespace": "default", "X-Ingress-Name": "one", "X-Service-Name": "shop", "X-Service-Port": "80",
+        },
+    });
+    let wanted = json!({ "to": { "upstream": null, "request_headers": fields }, "statuses": [404, 503] });
+    assert_eq!((server, events), (wanted, "[]".to_owned()));
+    // Errors reach the client, and the Ingress says so.
+    for annotations in [
+        &[("custom-http-errors", "404")][..],
+        &[("custom-http-errors", "404,200"), fallback],
+        &[("custom-http-errors", "404"), ("default-backend", "none")],
+    ] {
+        let (server, events) = found(annotations);
+        assert!(server.is_none() && events != "[]", "{annotations:?} {server:?} {events}");
+    }
+    let off = [("custom-http-errors", "404"), fallback, ("disable-proxy-intercept-errors", "true")];
+    assert_eq!(found(&off), (None, "[]".to_owned()));
 }
 
 #[test]
@@ -586,6 +618,23 @@ fn objects_of_other_namespaces_need_grants() {
         let (route, files, _) = granted(annotations, Some(kind));
         assert!(route.contains(mark) || files.contains(mark), "{annotations:?}: {route} {files}");
     }
+}
+
+#[test]
+fn cookies_of_all_sites_are_secure() {
+    let sticky = |secure: &str| {
+        let mut all = beginning();
+        let annotations =
+            [("affinity", "cookie"), ("session-cookie-samesite", "None"), ("session-cookie-secure", secure)];
+        put(&mut all, ingress("default", "one", 1, json!({ "path": "/" }), &annotations));
+        let cluster = served(&all);
+        let route = routes(&cluster, "shop.example.com", ":80")[0].clone();
+        (route["proxy"]["sticky"].clone(), notes(&cluster.events, "one").join("; "))
+    };
+    assert_eq!(sticky("true"), (json!({ "same_site": "None", "secure": true }), String::new()));
+    let (cookie, said) = sticky("false");
+    assert_eq!(cookie, json!({ "same_site": "None" }));
+    assert!(said.contains("session-cookie-secure"), "{said}");
 }
 
 #[test]

@@ -140,6 +140,20 @@ impl FetchRequest {
         self
     }
 
+    /// Passes a client's request on in its place, to a server that knows so: with the same address, trust and ids.
+    #[must_use]
+    pub fn in_place_of(mut self, request: &Request<'_>) -> FetchRequest {
+        (self.peer, self.client, self.ids) = (request.peer(), request.client(), request.ids());
+        self
+    }
+
+    /// Marks the last field as one of this server, which clients may not send.
+    #[must_use]
+    pub fn with_own_last_field(mut self) -> FetchRequest {
+        self.head.own_fields_at = self.head.fields.iter().next_back().map_or(0, |field| field.name.start());
+        self
+    }
+
     fn build(
         head: &Head,
         bytes: Vec<u8>,
@@ -235,6 +249,9 @@ impl BoundProxy {
             };
             if !self.record_and_decide(request, selection, &failure, &mut attempts) {
                 return Err(FetchError::of(&failure));
+            }
+            if self.has_to_wait(&attempts) {
+                self.wait_for_retry(request, &attempts).await;
             }
         }
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use crate::rig;
 use crate::rig::{Options, Origin, Rig, nobody, server};
 use http::{Method, Status};
+use proxy::{Group, GroupShared};
 use times::Millis;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -322,6 +323,75 @@ fn listed_status_is_retried_on_another_server() {
     options.group.servers.pop();
     let rig = Rig::with(options);
     assert_eq!((rig.get("/").status, rig.get("/").text()), (503, "busy".into()));
+}
+
+#[test]
+fn retry_waits_for_the_backoff_unless_time_is_too_short() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = calls.clone();
+    let origin = Origin::start(move |mut caller: rig::Caller, _| {
+        while caller.request().is_some() {
+            counter.fetch_add(1, Ordering::SeqCst);
+            caller.send("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy");
+        }
+    });
+    let mut options = Options::to(vec![origin.server()]);
+    options.route.retry.statuses = vec![Status::SERVICE_UNAVAILABLE];
+    options.route.retry.backoff = Millis(40);
+    let rig = Rig::with(options.clone());
+    let start = std::time::Instant::now();
+    assert_eq!((rig.get("/").status, calls.swap(0, Ordering::SeqCst)), (503, 3));
+    assert!(start.elapsed() >= std::time::Duration::from_millis(80), "{:?}", start.elapsed());
+    // There is no time for a second attempt: the client gets the response of the first.
+    options.route.retry.backoff = Millis(60_000);
+    options.route.timeouts.total = Some(Millis(30_000));
+    let rig = Rig::with(options);
+    assert_eq!((rig.get("/").text(), calls.load(Ordering::SeqCst)), ("busy".into(), 1));
+}
+
+/// A proxy that counts the requests that have ended, however they did.
+struct Counting(rig::Hop, Arc<AtomicUsize>);
+
+struct CountAtEnd<'c>(&'c AtomicUsize);
+
+impl Drop for CountAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl net::Service for Counting {
+    async fn serve(&self, exchange: &mut net::Exchange<'_>) -> Result<(), net::Fault> {
+        let _count = CountAtEnd(&self.1);
+        self.0.serve(exchange).await
+    }
+
+    fn log(&self, _: &net::RequestRecord<'_>) {}
+}
+
+#[test]
+fn client_that_leaves_ends_the_wait_before_a_retry() {
+    let origin = Origin::answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy");
+    let mut options = Options::to(vec![origin.server()]);
+    options.route.retry.statuses = vec![Status::SERVICE_UNAVAILABLE];
+    options.route.retry.backoff = Millis(3_600_000);
+    let (route, ended) = (Arc::new(options.route), Arc::new(AtomicUsize::new(0)));
+    let count = ended.clone();
+    let rig = Rig::serving(1, GroupShared::new(options.group).unwrap(), move |core, shared| {
+        Counting(rig::Hop(Group::new(core, shared).proxy(&route, None)), count.clone())
+    });
+    let mut client = rig.client();
+    client.send("GET /asked HTTP/1.1\r\nHost: a\r\n\r\n");
+    origin.wait_seen("/asked");
+    // By then the response has most likely been read, and the request waits.
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    assert_eq!(ended.load(Ordering::SeqCst), 0);
+    rig::reset(&client.stream);
+    drop(client);
+    while ended.load(Ordering::SeqCst) == 0 {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert_eq!(origin.seen().matches("/asked").count(), 1);
 }
 
 #[test]

@@ -111,6 +111,7 @@ impl RoutedRequest<'_> {
             }
             RouteStep::Replace(replacement) => replacement.begin(exchange, &self.route.paths.prefix),
             RouteStep::InterceptErrors => exchange.intercept_errors(),
+            RouteStep::ErrorServer(server) => server.begin(exchange),
             RouteStep::Bandwidth(bandwidth) => exchange.limit_bandwidth(bandwidth),
             RouteStep::Files(_) | RouteStep::Cache(_) | RouteStep::Queue(_) | RouteStep::NamedFiles(_) => {}
         }
@@ -166,7 +167,12 @@ impl Route {
         request.use_upstream_path(exchange)?;
         let RoutedRequest { route, path } = request;
         route.prepare(exchange, &path)?;
-        route.serve_content(exchange, &path).await
+        let outcome = route.serve_content(exchange, &path).await;
+        match route.steps.error_server() {
+            // Boxed because few routes have one.
+            Some(server) if exchange.has_intercepted_error() => Box::pin(server.answer(exchange)).await,
+            _ => outcome,
+        }
     }
 
     /// Notes how the request is counted and logged.

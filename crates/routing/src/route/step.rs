@@ -14,6 +14,7 @@ use steps::limit::{CountedRequests, RateRules};
 use steps::release::Release;
 use steps::shaping::queue::QueueRule;
 
+use crate::error_server::RouteErrorServer;
 use crate::internal::InternalRoutes;
 use crate::path_rules::PathRules;
 use crate::replace::RouteReplacement;
@@ -68,6 +69,8 @@ steps! {
     Replace(Box<RouteReplacement>),
     /// Replaces error responses of the handler by the site's error pages.
     InterceptErrors,
+    /// Lets a server answer in place of error responses.
+    ErrorServer(Rc<RouteErrorServer>),
     /// Limits the bandwidth of the response.
     Bandwidth(BandwidthLimit),
     /// Serves a file if there is one. The handler serves all other requests.
@@ -153,6 +156,11 @@ impl RouteSteps {
     /// Returns the queue.
     pub(super) fn queue(&self) -> Option<&QueueRule> {
         self.find(|step| if let RouteStep::Queue(queue) = step { Some(queue) } else { None })
+    }
+
+    /// Returns the server that answers in place of error responses.
+    pub(super) fn error_server(&self) -> Option<&RouteErrorServer> {
+        self.find(|step| if let RouteStep::ErrorServer(server) = step { Some(&**server) } else { None })
     }
 
     /// Returns the internal routes of the site.

@@ -332,7 +332,7 @@ impl QueuePlan {
     pub fn of(&self, config: &Config, id: RouteId, notices: Option<&ErrorLog>) -> Option<QueueRule> {
         let index = match &config.route(id).part_of {
             None => id.route,
-            Some(PartOf { kind: HiddenRouteKind::Mirror, .. }) => return None,
+            Some(PartOf { kind: HiddenRouteKind::Mirror | HiddenRouteKind::ErrorServer, .. }) => return None,
             Some(PartOf { route, .. }) => *route,
         };
         let (options, queue) = self.0.get(id.site)?.get(index)?.as_ref()?;
