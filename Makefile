@@ -18,11 +18,15 @@ SPLIT_DEBUG ?=
 DEBUG_FILES = ./bin/.debug ./lib/debug
 # Seconds for each fuzz target.
 FUZZ_S ?= 60
-# What `make bench` measures, and options for it: make bench LABS='files idle' BENCH='--set repetitions=5 --only nginx'
-LABS ?= files proxy idle $(basename $(notdir $(wildcard labs/hosts-*.toml)))
+# `make bench`: rows whose names contain these; peers' programs, NAME=PATH; rounds; anything in SHORT, SAVE or RESUME is yes.
+ROWS ?=
+PEERS ?=
+ROUNDS ?= 5
+# Whole experiments instead of the table, and options for them: make bench LABS='files idle' BENCH='--set repetitions=5 --only nginx'
+LABS ?=
 BENCH ?=
 
-.PHONY: help build profile run test check bench conformance chart site fuzz audit install deb wheel gem cpan container tarball packages release clean
+.PHONY: help build profile run test check bench instrument conformance chart site fuzz audit install deb wheel gem cpan container tarball packages release clean
 
 help: ## this list
 	@echo 'Komainu. The usual ways in:'
@@ -60,9 +64,18 @@ check: ## the quick part of `test`: format, lints, house rules
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	cargo xtask tidy
 
-bench: build ## Komainu beside its peers, the generator beside wrk: half an hour (LABS=files BENCH='--also before=PATH')
+bench: build ## Komainu beside its peers, in one table: 50 minutes (ROWS='http2 tls' SHORT=yes SAVE=yes RESUME=yes PEERS='nginx=PATH')
 	@scripts/setup bench
-	for lab in $(LABS); do $(KOMAINU) lab run --fresh --out bench-results labs/$$lab.toml $(BENCH); done
+ifeq ($(LABS),)
+	@$(KOMAINU) lab table --out bench-results $(if $(RESUME),,--fresh) $(if $(SHORT),--short,--set repetitions=$(ROUNDS)) $(if $(SAVE),--save) \
+		$(if $(ROWS),--rows '$(ROWS)') $(addprefix --peer ,$(PEERS)) $(BENCH) figures/rows.toml
+	@$(if $(SAVE),cargo xtask docs)
+else
+	for lab in $(LABS); do $(KOMAINU) lab run --fresh --out bench-results $(addprefix --peer ,$(PEERS)) labs/$$lab.toml $(BENCH); done
+endif
+
+instrument: build ## the load generator beside wrk, h2load and servers of known behaviour
+	@scripts/setup bench
 	cargo xtask bench generator
 	$(KOMAINU) bench calibrate
 	cargo xtask bench instrument --rows readings,slower --rounds 3

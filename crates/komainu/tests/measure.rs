@@ -684,6 +684,59 @@ fn lab_reports_broken_subjects_and_retries_them() {
 }
 
 #[test]
+fn lab_runs_the_program_named_for_a_peer_and_says_its_version() {
+    let folder = Folder::new("peer");
+    let lab = folder.file("l.toml");
+    let text_of = r#"
+title = "Peer"
+
+[load]
+duration = "50ms"
+repetitions = 1
+warm-up = "0s"
+connections = 1
+
+[[subject]]
+name = "lion"
+needs = "lion from no-such-package"
+if = "lion --version | grep -q komainu"
+run = "lion run --listen 127.0.0.1:{{port}} --listing {{dir}}"
+version = "lion --version"
+
+[[subject]]
+name = "other lion"
+needs = "lion from no-such-package"
+if = "lion --version | grep -q unicorn"
+run = "lion"
+"#;
+    std::fs::write(&lab, text_of).unwrap();
+    let run = |options: &[&str]| {
+        komainu(&[&["lab", "run", "--quiet", "--out", &folder.file("out"), &lab], options].concat())
+    };
+    let done = run(&[]);
+    assert!(text(&done.stdout).contains("lion: skipped, lion is not installed"), "{}", text(&done.stderr));
+    let done = run(&["--peer", &format!("lion={KOMAINU}")]);
+    let printed = text(&done.stdout);
+    assert!(done.status.success(), "{printed}\n{}", text(&done.stderr));
+    for part in [
+        "lion: komainu ",
+        "other lion: skipped, the condition `lion --version | grep -q unicorn` does not hold",
+    ] {
+        assert!(printed.contains(part), "{part}\n{printed}");
+    }
+    let json = std::fs::read_to_string(folder.file("out/l.json")).unwrap();
+    assert!(json.contains("\"said\": \"komainu "), "{json}");
+    for (peer, what) in [
+        ("tiger=/bin/sh", "no peer runs a program \"tiger\"; there are lion"),
+        ("lion=/no/such", "--peer lion: no program at /no/such"),
+    ] {
+        let done = run(&["--peer", peer]);
+        assert_eq!(done.status.code(), Some(2), "{}", text(&done.stdout));
+        assert!(text(&done.stderr).contains(what), "{what}\n{}", text(&done.stderr));
+    }
+}
+
+#[test]
 fn lab_marks_subject_with_wrong_responses_as_broken() {
     let folder = Folder::new("wrong");
     let lab = folder.file("l.toml");

@@ -13,6 +13,7 @@ pub(crate) mod shared_names;
 pub(crate) mod words;
 pub(crate) mod safety;
 pub(crate) mod foreign_directives;
+pub(crate) mod figures_page;
 pub(crate) mod documents;
 pub(crate) mod links;
 pub(crate) mod attempts;
@@ -60,7 +61,9 @@ pub(crate) fn write_documents(root: &Path) -> Fallible<ExitCode> {
     for document in documents::generated_documents() {
         let file = root.join(&document.file);
         let written = std::fs::read_to_string(&file).unwrap_or_default();
-        std::fs::write(&file, (document.text)(&written))?;
+        let source = document.source.map(|source| std::fs::read_to_string(root.join(source))).transpose()?;
+        let source = source.unwrap_or_default();
+        std::fs::write(&file, (document.text)(&written, &source))?;
         println!("{}", document.file);
     }
     Ok(ExitCode::SUCCESS)

@@ -14,7 +14,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::child_processes::{self, ProcessTree, TempFolder};
 use crate::job::free_port;
-use crate::lab::file::{Lab, LabProcess, LabSettings, ReadyCondition};
+use crate::lab::file::{Lab, LabProcess, LabSettings, LabSubject, ReadyCondition};
 use crate::lab::matrix::LabCell;
 use crate::lab::template::{TemplateValues, fill};
 use crate::load;
@@ -82,14 +82,18 @@ impl RunningCell {
 }
 
 /// Returns the remedy if something that a process needs is not installed; `{{workers}}` in a path stands for
-/// the folder of Komainu's language modules.
+/// the folder of Komainu's language modules. `programs` are there whether they are installed or not.
 #[must_use]
-pub fn missing_requirement(process: &LabProcess, komainu: &Path) -> Option<String> {
+pub fn missing_requirement(
+    process: &LabProcess,
+    komainu: &Path,
+    programs: &[(String, PathBuf)],
+) -> Option<String> {
     let beside = komainu.parent().unwrap_or(Path::new("."));
     let folders = [beside.join("workers"), beside.join("../lib/komainu")];
     let there = |program: &str| match program.strip_prefix("{{workers}}/") {
         Some(language) => folders.iter().any(|folder| folder.join(language).exists()),
-        None => is_installed(program),
+        None => programs.iter().any(|(name, _)| name == program) || is_installed(program),
     };
     let (program, source) = process.needs.iter().find(|(program, _)| !there(program))?;
     Some(match program.strip_prefix("{{workers}}/") {
@@ -122,7 +126,7 @@ impl LabEnvironment {
         stage.write(stage.scratch.path(), &lab.files, &values)?;
         for command in &lab.prepare {
             let filled = fill(command, &values)?;
-            let done = shell(&filled).current_dir(stage.scratch.path()).output();
+            let done = shell(&filled, None).current_dir(stage.scratch.path()).output();
             let done = done.context(&filled)?;
             if !done.status.success() {
                 return Err(Failure::new(format!(
@@ -154,17 +158,49 @@ impl LabEnvironment {
         Ok(())
     }
 
-    /// Returns the version that a process reports, in one line.
+    /// Returns the folder with the programs that a subject runs instead of the installed ones, which is searched first.
+    fn programs_folder(&self, subject: &LabSubject) -> Result<Option<PathBuf>, Failure> {
+        if subject.programs.is_empty() {
+            return Ok(None);
+        }
+        let folder = self.scratch.path().join("programs").join(slug(&subject.process.name));
+        fs::create_dir_all(&folder)?;
+        for (name, path) in &subject.programs {
+            let link = folder.join(name);
+            if !link.is_symlink() {
+                std::os::unix::fs::symlink(path, &link)
+                    .with_context(|| format!("cannot make {}", link.display()))?;
+            }
+        }
+        Ok(Some(folder))
+    }
+
+    /// Returns the reason why a subject is not measured if its `if` fails.
+    ///
+    /// # Errors
+    /// Fails if the command cannot be run.
+    pub fn unmet_condition(&self, subject: &LabSubject) -> Result<Option<String>, Failure> {
+        let Some(condition) = &subject.condition else { return Ok(None) };
+        let command = fill(condition, &self.template_values())?;
+        let output = shell(&command, self.programs_folder(subject)?.as_deref()).output()?;
+        Ok((!output.status.success()).then(|| format!("the condition `{command}` does not hold")))
+    }
+
+    /// Returns the version that a process reports, in one line. `subject` is the subject whose process it is; `None` for
+    /// a service.
     #[must_use]
-    pub fn version(&self, process: &LabProcess, build: Option<&Path>) -> String {
+    pub fn version(&self, process: &LabProcess, subject: Option<&LabSubject>) -> String {
         let mut values = self.template_values();
-        if let Some(build) = build {
+        if let Some(build) = subject.and_then(|subject| subject.komainu.as_deref()) {
             values.insert("komainu".into(), build.display().to_string());
         }
         let Some(Ok(command)) = process.version.as_deref().map(|text| fill(text, &values)) else {
             return String::new();
         };
-        let Ok(output) = shell(&command).output() else { return String::new() };
+        let Ok(programs) = subject.map_or(Ok(None), |subject| self.programs_folder(subject)) else {
+            return String::new();
+        };
+        let Ok(output) = shell(&command, programs.as_deref()).output() else { return String::new() };
         let said = [output.stdout, output.stderr].concat();
         String::from_utf8_lossy(&said)
             .lines()
@@ -194,9 +230,11 @@ impl LabEnvironment {
         for name in &subject.required_services {
             let service =
                 lab.services.iter().find(|service| service.name == *name).expect("checked with the file");
-            trees.push((name.clone(), self.spawn(service, &mut values)?));
+            trees.push((name.clone(), self.spawn(service, &mut values, None)?));
         }
-        trees.push((subject.process.name.clone(), self.spawn(&subject.process, &mut values)?));
+        let programs = self.programs_folder(subject)?;
+        let own = self.spawn(&subject.process, &mut values, programs.as_deref())?;
+        trees.push((subject.process.name.clone(), own));
         self.unpin(restore)?;
         let url = fill(&subject.url, &values)?;
         let (plan, url) = build_plan(&url, &settings, values.get("socket"), self.scratch.path())?;
@@ -226,11 +264,16 @@ impl LabEnvironment {
         Ok(running)
     }
 
-    /// Starts one process in its own folder, and waits until it accepts connections.
-    fn spawn(&self, process: &LabProcess, values: &mut TemplateValues) -> Result<ProcessTree, Failure> {
+    /// Starts one process in its own folder, with the programs of `programs` before the installed ones, and waits until
+    /// it accepts connections.
+    fn spawn(
+        &self,
+        process: &LabProcess,
+        values: &mut TemplateValues,
+        programs: Option<&Path>,
+    ) -> Result<ProcessTree, Failure> {
         let name = &process.name;
-        let slug: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let own = self.scratch.path().join(&slug);
+        let own = self.scratch.path().join(slug(name));
         let socket = own.join("socket");
         let port = free_port()?;
         fs::create_dir_all(&own)?;
@@ -246,9 +289,9 @@ impl LabEnvironment {
         }
         self.write(&own, &process.files, values)?;
         let line = fill(&process.run, values)?;
+        let mut command = shell(&format!("exec {line}"), programs);
         let mut tree =
-            ProcessTree::start(shell(&format!("exec {line}")).current_dir(&own), &own.join("output.log"))
-                .context(name)?;
+            ProcessTree::start(command.current_dir(&own), &own.join("output.log")).context(name)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let takes = |_: &ProcessTree| match process.ready {
             ReadyCondition::Port => TcpStream::connect(address).is_ok().then_some(()),
@@ -297,11 +340,18 @@ impl Drop for LabEnvironment {
     }
 }
 
-fn shell(line: &str) -> Command {
+/// A shell that runs `line`; programs are searched in `first`, then where this process finds them.
+fn shell(line: &str, first: Option<&Path>) -> Command {
     let mut command = Command::new("sh");
     let path = std::env::var("PATH").unwrap_or_default();
-    command.args(["-c", line]).env("PATH", format!("{path}:/usr/sbin"));
+    let first = first.map_or_else(String::new, |first| format!("{}:", first.display()));
+    command.args(["-c", line]).env("PATH", format!("{first}{path}:/usr/sbin"));
     command
+}
+
+/// A name of a folder for a process of this name.
+fn slug(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
 fn output_tail(tree: &ProcessTree) -> String {

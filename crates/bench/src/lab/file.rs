@@ -135,6 +135,20 @@ pub struct LabSubject {
     pub is_komainu: bool,
     /// Path of the Komainu build, if it is not the one that runs the experiment.
     pub komainu: Option<PathBuf>,
+    /// Programs that the subject runs instead of the installed ones, by name; see [`crate::lab::peers`].
+    pub programs: Vec<(String, PathBuf)>,
+    /// Whether the subject is shown beside the others but is neither Komainu nor a peer: a floor, another way to serve.
+    pub is_reference: bool,
+    /// Shell command that must succeed for the subject to be measured.
+    pub condition: Option<String>,
+}
+
+impl LabSubject {
+    /// Whether Komainu is compared with the subject.
+    #[must_use]
+    pub fn is_peer(&self) -> bool {
+        !self.is_komainu && !self.is_reference
+    }
 }
 
 /// Names of the settings that a load may have.
@@ -168,7 +182,7 @@ impl Lab {
     /// Returns the first error, with its line for TOML syntax errors.
     pub fn parse(text: &str) -> Result<Lab, Failure> {
         let document = text.parse::<toml_edit::Document<String>>().map_err(Failure::new)?;
-        let root = FileSection { position: "the file".into(), table: document.as_table() };
+        let root = FileSection::root(&document);
         root.reject_unknown_keys(&[
             "title", "about", "baseline", "load", "short", "factors", "vary", "files", "prepare", "service",
             "subject", "aim",
@@ -256,15 +270,20 @@ impl Lab {
     }
 }
 
-/// A table of the file, and its position.
-struct FileSection<'t> {
-    position: String,
-    table: &'t dyn TableLike,
+/// A table of a file, and its position.
+pub(crate) struct FileSection<'t> {
+    pub(crate) position: String,
+    pub(crate) table: &'t dyn TableLike,
 }
 
 impl<'t> FileSection<'t> {
+    /// Returns the whole file.
+    pub(crate) fn root(document: &'t toml_edit::Document<String>) -> FileSection<'t> {
+        FileSection { position: "the file".into(), table: document.as_table() }
+    }
+
     /// Rejects unknown keys.
-    fn reject_unknown_keys(&self, known: &[&str]) -> Result<(), Failure> {
+    pub(crate) fn reject_unknown_keys(&self, known: &[&str]) -> Result<(), Failure> {
         match self.table.iter().find(|(key, _)| !known.contains(key)) {
             Some((key, _)) => Err(Failure::new(format!(
                 "{}: {key:?} means nothing here; there are {}",
@@ -275,13 +294,13 @@ impl<'t> FileSection<'t> {
         }
     }
 
-    fn section(&self, key: &str) -> Result<Option<FileSection<'t>>, Failure> {
+    pub(crate) fn section(&self, key: &str) -> Result<Option<FileSection<'t>>, Failure> {
         let Some(item) = self.table.get(key) else { return Ok(None) };
         let table = item.as_table_like().ok_or_else(|| Failure::new(format!("{key} must be a table")))?;
         Ok(Some(FileSection { position: key.to_string(), table }))
     }
 
-    fn text(&self, key: &str) -> Result<Option<String>, Failure> {
+    pub(crate) fn text(&self, key: &str) -> Result<Option<String>, Failure> {
         match self.table.get(key) {
             None => Ok(None),
             Some(item) => item
@@ -293,14 +312,14 @@ impl<'t> FileSection<'t> {
     }
 
     /// Reads a text or a list of texts.
-    fn text_list(&self, key: &str) -> Result<Vec<String>, Failure> {
+    pub(crate) fn text_list(&self, key: &str) -> Result<Vec<String>, Failure> {
         let Some(item) = self.table.get(key) else { return Ok(Vec::new()) };
         scalar_list(item)
             .ok_or_else(|| Failure::new(format!("{}: {key} must be text or a list of texts", self.position)))
     }
 
     /// Reads all keys except `except` as texts.
-    fn settings(&self, except: &[&str]) -> Result<LabSettings, Failure> {
+    pub(crate) fn settings(&self, except: &[&str]) -> Result<LabSettings, Failure> {
         let mut settings = LabSettings::new();
         for (key, item) in self.table.iter().filter(|(key, _)| !except.contains(key)) {
             let value = item.as_value().and_then(scalar_text);
@@ -345,7 +364,7 @@ impl<'t> FileSection<'t> {
         Ok(vary)
     }
 
-    fn sections(&self, key: &str) -> Result<Vec<FileSection<'t>>, Failure> {
+    pub(crate) fn sections(&self, key: &str) -> Result<Vec<FileSection<'t>>, Failure> {
         let Some(item) = self.table.get(key) else { return Ok(Vec::new()) };
         let tables = item.as_array_of_tables().ok_or_else(|| Failure::new(format!("write [[{key}]]")))?;
         Ok(tables
@@ -382,8 +401,23 @@ impl<'t> FileSection<'t> {
 
     fn subject(&self) -> Result<LabSubject, Failure> {
         self.reject_unknown_keys(&[
-            "name", "run", "needs", "version", "ready", "files", "with", "url", "when", "status", "bytes",
-            "measure", "load", "skip", "ours",
+            "name",
+            "run",
+            "needs",
+            "version",
+            "ready",
+            "files",
+            "with",
+            "url",
+            "when",
+            "status",
+            "bytes",
+            "measure",
+            "load",
+            "skip",
+            "ours",
+            "if",
+            "reference",
         ])?;
         let process = self.process()?;
         let skip = self.text("skip")?;
@@ -404,11 +438,14 @@ impl<'t> FileSection<'t> {
             skip,
             process,
             komainu: None,
+            programs: Vec::new(),
+            condition: self.text("if")?,
+            is_reference: self.text("reference")?.is_some_and(|reference| reference == "true"),
         })
     }
 
     /// Reads an `[[aim]]`.
-    fn read_aim(&self) -> Result<Aim, Failure> {
+    pub(crate) fn read_aim(&self) -> Result<Aim, Failure> {
         self.reject_unknown_keys(&["figure", "at-most", "at-least", "of", "when"])?;
         let name = self
             .text("figure")?
@@ -483,6 +520,7 @@ with = "app"
 run = "nginx"
 when = { keep = ["on"] }
 bytes = 5
+if = "nginx -V"
 [[subject]]
 name = "b"
 skip = "not yet"
@@ -501,6 +539,7 @@ skip = "not yet"
             (200, Some("5"), &["app".to_string()][..])
         );
         assert_eq!(lab.subjects[1].skip.as_deref(), Some("not yet"));
+        assert_eq!(a.condition.as_deref(), Some("nginx -V"));
     }
 
     #[test]

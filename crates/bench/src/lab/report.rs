@@ -81,7 +81,10 @@ impl LabFindings<'_> {
             let peers = self
                 .cells
                 .iter()
-                .filter(|other| !self.lab.subjects[other.subject].is_komainu && other.levels == cell.levels)
+                .filter(|other| {
+                    let subject = &self.lab.subjects[other.subject];
+                    subject.is_peer() && other.levels == cell.levels
+                })
                 .filter(|other| self.missing_reason(other).is_none())
                 .filter_map(|other| Some((other, sign * self.median(other, key)?)));
             return peers.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(other, _)| other);
@@ -232,6 +235,7 @@ impl LabFindings<'_> {
         text.extend(self.check_aims().iter().map(|verdict| format!("  {}\n", verdict.text)));
         text.extend(self.omitted_subjects().iter().map(|line| format!("  {line}\n")));
         text.extend(self.noise_warning().map(|noise| format!("  {noise}\n")));
+        text.extend(self.versions.iter().map(|(name, version)| format!("  {name}: {version}\n")));
         text
     }
 
@@ -329,7 +333,8 @@ impl LabFindings<'_> {
                     .filter(|row| row.cell == key)
                     .filter_map(|row| Some(json!({ "repetition": row.repetition, "figures": row.figures.as_ref().ok()? })))
                     .collect();
-                json!({ "cell": key, "subject": self.lab.subjects[cell.subject].process.name,
+                let subject = &self.lab.subjects[cell.subject];
+                json!({ "cell": key, "subject": subject.process.name, "peer": subject.is_peer(),
                     "levels": cell.levels.iter().map(|(f, l)| (f.clone(), json!(l))).collect::<serde_json::Map<_, _>>(),
                     "broken": self.missing_reason(cell), "runs": runs })
             })
@@ -451,7 +456,9 @@ mod tests {
         let lab = lab();
         let findings = findings(&lab, 1.0);
         for text in [findings.text(), findings.markdown(), findings.html()] {
-            for part in ["1,001", "0.50 (", "BROKEN", "it answers 502", "package d", "Noisy: 20 %"] {
+            for part in
+                ["1,001", "0.50 (", "BROKEN", "it answers 502", "package d", "Noisy: 20 %", "a: a 1.0"]
+            {
                 assert!(text.contains(part), "{part}\n{text}");
             }
         }

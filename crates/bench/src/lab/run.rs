@@ -12,11 +12,13 @@ use serde_json::{Map, Value, json};
 use crate::child_processes;
 use crate::job::progress_display;
 use crate::lab::environment::{self, LabEnvironment, RunningCell};
-use crate::lab::file::{Lab, LabSettings};
+use crate::lab::file::{Lab, LabSettings, LabSubject};
 use crate::lab::matrix::{self, LabCell};
 use crate::lab::overrides;
+use crate::lab::peers;
 use crate::lab::report::{self, LabFindings};
 use crate::lab::results_file::{LabMeasurement, ResultsFile, fingerprint};
+use crate::lab::run_progress::RunProgress;
 use crate::load;
 use crate::outcome::BenchOutcome;
 use crate::outcome_export;
@@ -42,6 +44,8 @@ pub struct LabOptions {
     pub overrides: Vec<(String, String)>,
     /// Other builds of this program, by name.
     pub other_builds: Vec<(String, PathBuf)>,
+    /// Programs of peers instead of the installed ones, by name.
+    pub peers: Vec<(String, PathBuf)>,
     /// Path of this program, for Komainu subjects.
     pub komainu: PathBuf,
     /// Suppresses the progress display.
@@ -59,20 +63,52 @@ impl LabOptions {
 /// # Errors
 /// Fails if the file is invalid or results cannot be saved.
 pub fn run_lab(options: &LabOptions, out: &mut dyn Write) -> Result<bool, Failure> {
+    run_one_of_several(options, &mut RunProgress::default(), out)
+}
+
+/// Reads an experiment and applies the options.
+fn read_lab(options: &LabOptions) -> Result<(Lab, String), Failure> {
     let path = options.lab.display();
     let text = fs::read_to_string(&options.lab).with_context(|| format!("cannot read {path}"))?;
     let mut lab = Lab::parse(&text).context(&path)?;
     overrides::apply_setting(&mut lab, &options.overrides)?;
+    peers::replace_programs(&mut lab, &options.peers).context(&path)?;
     overrides::add_builds(&mut lab, &options.other_builds)?;
     if options.short {
         // The short form does not allow conclusions.
         lab.aims.clear();
     }
+    Ok((lab, text))
+}
+
+/// Returns the number of measurements of an experiment, as far as it can be told before it is prepared.
+///
+/// # Errors
+/// Fails if the file or an option is invalid.
+pub fn count_measurements(options: &LabOptions) -> Result<usize, Failure> {
+    let (lab, _) = read_lab(options)?;
+    let (cells, _) = select_cells(&lab, options, |_| Ok(None))?;
+    Ok(cells.len() * repetitions(&lab, options.short)?)
+}
+
+/// Runs an experiment whose progress is counted in `progress`. Returns true if every installed subject could be
+/// measured.
+///
+/// # Errors
+/// Fails if the file is invalid or results cannot be saved.
+pub fn run_one_of_several(
+    options: &LabOptions,
+    progress: &mut RunProgress,
+    out: &mut dyn Write,
+) -> Result<bool, Failure> {
+    let path = options.lab.display();
+    let (lab, text) = read_lab(options)?;
     let name = options.lab.file_stem().and_then(|stem| stem.to_str()).unwrap_or("lab");
     let kept = options.out.join(format!("{name}.jsonl"));
-    let builds = options.other_builds.iter().map(|(_, path)| path).chain([&options.komainu]);
-    let builds: Vec<_> = builds.map(|path| build_id(path)).collect();
-    let state = fingerprint(&text, &(options.short, &options.overrides, &options.other_builds, builds));
+    let builds = options.other_builds.iter().chain(&options.peers).map(|(_, path)| path);
+    let builds: Vec<_> = builds.chain([&options.komainu]).map(|path| build_id(path)).collect();
+    let changes = (&options.overrides, &options.other_builds, &options.peers);
+    let state = fingerprint(&text, &(options.short, changes, builds));
     let mut kept = ResultsFile::open(&kept, &state, options.fresh)?;
     if !lab.subjects.iter().any(|subject| options.is_wanted(&subject.process.name)) {
         let names: Vec<&str> = lab.subjects.iter().map(|subject| subject.process.name.as_str()).collect();
@@ -82,13 +118,13 @@ pub fn run_lab(options: &LabOptions, out: &mut dyn Write) -> Result<bool, Failur
             names.join(", ")
         )));
     }
-    let (cells, skipped) = select_cells(&lab, options);
     let stage = LabEnvironment::new(&lab, &options.komainu)?;
+    let (cells, skipped) = select_cells(&lab, options, |subject| stage.unmet_condition(subject))?;
     let versions = versions(&lab, &stage, &cells);
-    for (name, why) in &skipped {
+    for (name, why) in skipped.iter().filter(|_| progress.reports_each) {
         report_line(options, &format!("{name}: skipped, {why}"));
     }
-    measure_all(&lab, &stage, &cells, &mut kept, options)?;
+    measure_all(&lab, &stage, &cells, &mut kept, options, progress)?;
     let findings = LabFindings {
         load_description: describe_load(&lab, options.short),
         machine: procfs::describe_machine(),
@@ -116,8 +152,18 @@ fn build_id(path: &Path) -> Option<(u64, Option<SystemTime>)> {
     Some((about.len(), about.modified().ok()))
 }
 
+/// Names of subjects that are not measured, with the reason.
+type SkippedSubjects = Vec<(String, String)>;
+
 /// Returns the cells that can be measured on this machine, and the other subjects with the reason.
-fn select_cells(lab: &Lab, options: &LabOptions) -> (Vec<LabCell>, Vec<(String, String)>) {
+///
+/// # Errors
+/// Fails if a subject's condition cannot be checked.
+fn select_cells(
+    lab: &Lab,
+    options: &LabOptions,
+    unmet_condition: impl Fn(&LabSubject) -> Result<Option<String>, Failure>,
+) -> Result<(Vec<LabCell>, SkippedSubjects), Failure> {
     let mut cells = matrix::cells(lab, options.short);
     let mut skipped = Vec::new();
     for (number, subject) in lab.subjects.iter().enumerate() {
@@ -126,22 +172,23 @@ fn select_cells(lab: &Lab, options: &LabOptions) -> (Vec<LabCell>, Vec<(String, 
             cells.retain(|cell| cell.subject != number);
             continue;
         }
-        let services =
+        let mut services =
             lab.services.iter().filter(|service| subject.required_services.contains(&service.name));
-        let why = subject.skip.clone().or_else(|| {
-            std::iter::once(&subject.process).chain(services).find_map(|process| {
-                environment::missing_requirement(
-                    process,
-                    subject.komainu.as_deref().unwrap_or(&options.komainu),
-                )
+        let komainu = subject.komainu.as_deref().unwrap_or(&options.komainu);
+        let mut why = subject.skip.clone().or_else(|| {
+            environment::missing_requirement(&subject.process, komainu, &subject.programs).or_else(|| {
+                services.find_map(|service| environment::missing_requirement(service, komainu, &[]))
             })
         });
+        if why.is_none() {
+            why = unmet_condition(subject)?;
+        }
         if let Some(why) = why {
             cells.retain(|cell| cell.subject != number);
             skipped.push((name.clone(), why));
         }
     }
-    (cells, skipped)
+    Ok((cells, skipped))
 }
 
 fn versions(lab: &Lab, stage: &LabEnvironment, cells: &[LabCell]) -> Vec<(String, String)> {
@@ -150,11 +197,12 @@ fn versions(lab: &Lab, stage: &LabEnvironment, cells: &[LabCell]) -> Vec<(String
         let subject = &lab.subjects[cell.subject];
         let services =
             lab.services.iter().filter(|service| subject.required_services.contains(&service.name));
-        for process in services.chain(std::iter::once(&subject.process)) {
+        let services = services.map(|service| (service, None));
+        for (process, of) in services.chain([(&subject.process, Some(subject))]) {
             if versions.iter().any(|(name, _)| *name == process.name) {
                 continue;
             }
-            let version = stage.version(process, subject.komainu.as_deref());
+            let version = stage.version(process, of);
             if !version.is_empty() {
                 versions.push((process.name.clone(), version));
             }
@@ -196,29 +244,30 @@ fn report_line(options: &LabOptions, line: &str) {
     }
 }
 
+fn load_number(lab: &Lab, short: bool, key: &str, default: f64) -> Result<f64, Failure> {
+    let text = lab.short_load.get(key).filter(|_| short).or_else(|| lab.load.get(key));
+    text.map_or(Ok(default), |text| quantity::count(text))
+}
+
+fn repetitions(lab: &Lab, short: bool) -> Result<usize, Failure> {
+    load_number(lab, short, "repetitions", 3.0).map(|number| number as usize)
+}
+
 fn measure_all(
     lab: &Lab,
     stage: &LabEnvironment,
     cells: &[LabCell],
     kept: &mut ResultsFile,
     options: &LabOptions,
+    progress: &mut RunProgress,
 ) -> Result<(), Failure> {
-    let number = |key: &str, default: f64| {
-        let mut all = lab.load.clone();
-        if options.short {
-            all.extend(lab.short_load.clone());
-        }
-        all.get(key).map_or(Ok(default), |text| quantity::count(text))
-    };
-    let repetitions = number("repetitions", 3.0)? as usize;
-    let order = matrix::measurement_order(cells.len(), repetitions, number("seed", 1.0)? as u64);
+    let seed = load_number(lab, options.short, "seed", 1.0)? as u64;
+    let order = matrix::measurement_order(cells.len(), repetitions(lab, options.short)?, seed);
     let left = |kept: &ResultsFile, cell: &LabCell, repetition: usize| {
         let key = cell.key(lab);
         let broken = kept.rows.iter().any(|row| row.cell == key && row.figures.is_err());
         !broken && !kept.has_measurement(&key, repetition)
     };
-    let began = Instant::now();
-    let mut done = 0;
     for (at, &(number, repetition)) in order.iter().enumerate() {
         let cell = &cells[number];
         if !left(kept, cell, repetition) {
@@ -226,23 +275,20 @@ fn measure_all(
         }
         let remaining =
             order[at..].iter().filter(|(cell, repetition)| left(kept, &cells[*cell], *repetition)).count();
-        let each = if done == 0 { None } else { Some(began.elapsed() / done) };
-        let time = each.map_or(String::new(), |each| {
-            format!(", {} left", quantity::format_time((each * remaining as u32).as_nanos() as f64))
-        });
         let key = cell.key(lab);
-        let title = format!("{} of {}{time}: {key}", order.len() - remaining + 1, order.len());
+        let title = format!("{}: {key}", progress.title(order.len(), remaining));
         let figures = measure_cell(lab, stage, cell, options, &title);
         if child_processes::stop_flag().load(Ordering::Relaxed) {
             report_line(options, "interrupted: the same command continues from here");
             return Ok(());
         }
-        if !io::stderr().is_terminal() || figures.is_err() {
+        if (progress.reports_each && !io::stderr().is_terminal()) || figures.is_err() {
             report_line(options, &format!("{title}: {}", summarize(&figures)));
         }
         kept.append(LabMeasurement { cell: key, repetition, figures })?;
-        done += 1;
+        progress.made_one();
     }
+    progress.end(order.len());
     Ok(())
 }
 

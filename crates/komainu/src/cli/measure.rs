@@ -537,6 +537,8 @@ pub(crate) struct LabArguments {
 enum LabAction {
     /// Run an experiment; after an interruption the same command continues from there
     Run(LabRunArguments),
+    /// Run several experiments, and print one row of each beside its best peer, and what fell behind saved results
+    Table(LabTableArguments),
     /// Compare two results (NAME.json) of the same experiment, cell by cell
     Compare {
         /// The result to compare with
@@ -569,12 +571,83 @@ struct LabRunArguments {
     /// Another build of Komainu, measured in every place where this one is. May be repeated
     #[arg(long, value_name = "NAME=PATH", value_parser = parse_named)]
     also: Vec<(String, String)>,
+    /// Another program for the peers that run NAME, such as nginx=/opt/nginx/sbin/nginx; a second one of the same name is
+    /// measured beside it. May be repeated
+    #[arg(long, value_name = "NAME=PATH", value_parser = parse_named)]
+    peer: Vec<(String, String)>,
     /// The program for subjects that are Komainu, instead of this one
     #[arg(long, value_name = "PATH")]
     komainu: Option<PathBuf>,
     /// Show no progress
     #[arg(short, long)]
     quiet: bool,
+}
+
+#[derive(Debug, Args)]
+struct LabTableArguments {
+    /// The file of the rows
+    #[arg(value_name = "ROWS.toml")]
+    file: PathBuf,
+    /// Only rows whose name contains this; further ones after commas or spaces. May be repeated
+    #[arg(long, value_name = "TEXT", value_delimiter = ',')]
+    rows: Vec<String>,
+    /// The short form: enough to see that everything works, too short for figures
+    #[arg(long)]
+    short: bool,
+    /// Folder for the results of the experiments
+    #[arg(long, value_name = "FOLDER", default_value = "lab-results")]
+    out: PathBuf,
+    /// Start over, even if there are results already
+    #[arg(long)]
+    fresh: bool,
+    /// A setting of the load for all experiments: repetitions=5
+    #[arg(long, value_name = "NAME=VALUE", value_parser = parse_named)]
+    set: Vec<(String, String)>,
+    /// Another program for the peers that run NAME, such as nginx=/opt/nginx/sbin/nginx; a second one of the same name is
+    /// measured beside it. May be repeated
+    #[arg(long, value_name = "NAME=PATH", value_parser = parse_named)]
+    peer: Vec<(String, String)>,
+    /// The program for subjects that are Komainu, instead of this one
+    #[arg(long, value_name = "PATH")]
+    komainu: Option<PathBuf>,
+    /// File of saved results, with which the new ones are compared [default: results.json beside ROWS.toml]
+    #[arg(long, value_name = "FILE")]
+    results: Option<PathBuf>,
+    /// Write the new results to that file
+    #[arg(long)]
+    save: bool,
+    /// Show no progress
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// The path of the program for subjects that are Komainu.
+fn komainu_program(given: Option<&PathBuf>) -> Result<PathBuf, Failure> {
+    let path = given.map_or_else(std::env::current_exe, std::path::absolute);
+    path.context("this program cannot be found")
+}
+
+fn run_lab_table(table: &LabTableArguments) -> Result<bool, Failure> {
+    let words = table.rows.iter().flat_map(|rows| rows.split_whitespace());
+    let options = bench::lab::row_run::RowOptions {
+        file: table.file.clone(),
+        rows: words.map(str::to_string).collect(),
+        short: table.short,
+        out: table.out.clone(),
+        fresh: table.fresh,
+        overrides: table.set.clone(),
+        peers: named_paths(&table.peer),
+        komainu: komainu_program(table.komainu.as_ref())?,
+        quiet: table.quiet,
+        results: table.results.clone().unwrap_or_else(|| table.file.with_file_name("results.json")),
+        saves: table.save,
+    };
+    bench::lab::row_run::run_rows(&options, &mut SanitizedOutput(io::stdout()))
+}
+
+/// The values of options NAME=PATH.
+fn named_paths(options: &[(String, String)]) -> Vec<(String, PathBuf)> {
+    options.iter().map(|(name, path)| (name.clone(), PathBuf::from(path))).collect()
 }
 
 /// Runs `komainu lab`. Returns whether every installed subject was measured.
@@ -584,11 +657,8 @@ pub(crate) fn run_lab(arguments: &LabArguments) -> Result<bool, Failure> {
             bench::lab::run::compare_files(a, b, &mut SanitizedOutput(io::stdout()))?;
             Ok(true)
         }
+        LabAction::Table(table) => run_lab_table(table),
         LabAction::Run(run) => {
-            let komainu = match &run.komainu {
-                Some(path) => std::path::absolute(path),
-                None => std::env::current_exe(),
-            };
             let options = bench::lab::run::LabOptions {
                 lab: run.lab.clone(),
                 short: run.short,
@@ -596,12 +666,9 @@ pub(crate) fn run_lab(arguments: &LabArguments) -> Result<bool, Failure> {
                 fresh: run.fresh,
                 only: run.only.clone(),
                 overrides: run.set.clone(),
-                other_builds: run
-                    .also
-                    .iter()
-                    .map(|(name, path)| (name.clone(), PathBuf::from(path)))
-                    .collect(),
-                komainu: komainu.context("this program cannot be found")?,
+                other_builds: named_paths(&run.also),
+                peers: named_paths(&run.peer),
+                komainu: komainu_program(run.komainu.as_ref())?,
                 quiet: run.quiet,
             };
             bench::lab::run::run_lab(&options, &mut SanitizedOutput(io::stdout()))

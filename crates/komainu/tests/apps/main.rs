@@ -7,6 +7,7 @@ mod hosted;
 mod rig;
 
 mod apps;
+mod arena;
 mod children;
 mod forwarded;
 mod hangs;

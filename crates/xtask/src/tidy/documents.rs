@@ -4,6 +4,7 @@ use std::path::Path;
 
 use other_servers::{OtherServer, SERVERS};
 
+use crate::tidy::figures_page;
 use crate::tidy::finding::TidyFinding;
 use crate::tidy::foreign_directives;
 use crate::tidy::tree::SourceTree;
@@ -13,34 +14,52 @@ const FOREIGN_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 const TODO_MARKERS: [&str; 2] = [concat!("TO", "DO"), concat!("FIX", "ME")];
 const PUBLIC_INDEX: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
+/// Returns the text of a generated page or part.
+type PageText = Box<dyn Fn(&str, &str) -> String>;
+
 /// Document that is generated from the code, or has a part that is.
 pub(crate) struct GeneratedDocument {
     pub(crate) file: String,
-    /// Returns the text; its argument is the text that is there.
-    pub(crate) text: Box<dyn Fn(&str) -> String>,
+    /// File from which it is generated, if it does not come from the code alone.
+    pub(crate) source: Option<&'static str>,
+    /// Returns the text; its arguments are the text that is there and that of `source`.
+    pub(crate) text: PageText,
 }
 
 /// Returns all generated documents, which `cargo xtask docs` writes.
 pub(crate) fn generated_documents() -> Vec<GeneratedDocument> {
     let reference = GeneratedDocument {
         file: "docs/configuration.md".to_owned(),
-        text: Box::new(|_| config::reference()),
+        source: None,
+        text: Box::new(|_, _| config::reference()),
     };
     let page = |server: &'static OtherServer| GeneratedDocument {
         file: format!("docs/{}", server.page),
-        text: Box::new(|text| foreign_directives::write_tables(text, server)),
+        source: None,
+        text: Box::new(|text, _| foreign_directives::write_tables(text, server)),
     };
     let annotations = GeneratedDocument {
         file: "docs/from/ingress-nginx.md".to_owned(),
-        text: Box::new(foreign_directives::write_annotations),
+        source: None,
+        text: Box::new(|text, _| foreign_directives::write_annotations(text)),
     };
     // For the plain manifests and for the chart.
     let policy = |folder: &str| GeneratedDocument {
         file: format!("packages/{folder}/policy.yaml"),
-        text: Box::new(|_| kubernetes::policy_definition::definition_yaml()),
+        source: None,
+        text: Box::new(|_, _| kubernetes::policy_definition::definition_yaml()),
     };
     let policies = ["kubernetes", "helm/komainu/files"].map(policy);
-    [reference, annotations].into_iter().chain(policies).chain(SERVERS.into_iter().map(page)).collect()
+    let figures = GeneratedDocument {
+        file: "docs/figures.md".to_owned(),
+        source: Some(figures_page::RESULTS),
+        text: Box::new(figures_page::write_table),
+    };
+    [reference, annotations, figures]
+        .into_iter()
+        .chain(policies)
+        .chain(SERVERS.into_iter().map(page))
+        .collect()
 }
 
 /// Returns all findings about documents.
@@ -63,7 +82,8 @@ pub(crate) fn check(tree: &SourceTree) -> Vec<TidyFinding> {
 
 fn check_generated(tree: &SourceTree, document: &GeneratedDocument) -> Option<TidyFinding> {
     let written = tree.text(&document.file).unwrap_or_default();
-    let wanted = (document.text)(written);
+    let source = document.source.and_then(|source| tree.text(source)).unwrap_or_default();
+    let wanted = (document.text)(written, source);
     if written == wanted {
         return None;
     }
@@ -71,7 +91,7 @@ fn check_generated(tree: &SourceTree, document: &GeneratedDocument) -> Option<Ti
     Some(TidyFinding::new(
         &document.file,
         same + 1,
-        "differs from what the code says",
+        document.source.map_or("differs from what the code says", |_| "differs from its source"),
         "write it again: cargo xtask docs",
     ))
 }
@@ -135,8 +155,11 @@ mod tests {
 
     #[test]
     fn outdated_generated_document_is_reported_with_its_line() {
-        let document =
-            GeneratedDocument { file: "docs/a.md".to_owned(), text: Box::new(|_| "one\ntwo\n".to_owned()) };
+        let document = GeneratedDocument {
+            file: "docs/a.md".to_owned(),
+            source: None,
+            text: Box::new(|_, _| "one\ntwo\n".to_owned()),
+        };
         let reported = |text: &str| {
             check_generated(&SourceTree::of(&[("docs/a.md", text)]), &document).map(|finding| finding.line)
         };

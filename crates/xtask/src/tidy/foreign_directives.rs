@@ -41,7 +41,7 @@ pub(crate) fn write_annotations(page: &str) -> String {
     write_between(page, MARKS[0], &text)
 }
 
-fn write_between(page: &str, (start, end): (&str, &str), text: &str) -> String {
+pub(crate) fn write_between(page: &str, (start, end): (&str, &str), text: &str) -> String {
     let (before, rest) = page.split_once(start).unwrap_or((page, ""));
     let (_, after) = rest.split_once(end).unwrap_or(("", rest));
     format!("{before}{start}{text}{end}{after}")
