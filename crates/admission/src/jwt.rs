@@ -10,6 +10,7 @@ use data_encoding::BASE64URL_NOPAD;
 use failure::Failure;
 use jsonwebtoken::jwk::{AlgorithmParameters, Jwk, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Map, Value};
 use times::UnixSeconds;
 
@@ -171,6 +172,36 @@ fn kind_of(algorithm: &str) -> Option<KeyKind> {
     }
 }
 
+/// JSON object whose member names are unique: with two of the same name, it is an error. Parsers differ in which of
+/// them counts, so a token that has such a header could mean something else to another server (RFC 7515 section 4).
+struct UniqueMembers(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for UniqueMembers {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<UniqueMembers, D::Error> {
+        struct MembersVisitor;
+
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = Map<String, Value>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object whose members have different names")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+                let mut found = Map::new();
+                while let Some((name, value)) = members.next_entry::<String, Value>()? {
+                    if found.insert(name, value).is_some() {
+                        return Err(A::Error::custom("two members have the same name"));
+                    }
+                }
+                Ok(found)
+            }
+        }
+
+        from.deserialize_map(MembersVisitor).map(UniqueMembers)
+    }
+}
+
 impl TokenHead {
     fn read(token: &[u8]) -> Result<TokenHead, JwtRefusal> {
         const INVALID: JwtRefusal = JwtRefusal::Invalid("it is not a signed token");
@@ -179,7 +210,7 @@ impl TokenHead {
         }
         let head = token.split(|&byte| byte == b'.').next().unwrap_or_default();
         let head = BASE64URL_NOPAD.decode(head).map_err(|_| INVALID)?;
-        let head: Map<String, Value> = serde_json::from_slice(&head).map_err(|_| INVALID)?;
+        let UniqueMembers(head) = serde_json::from_slice(&head).map_err(|_| INVALID)?;
         // A token with critical extensions must be rejected, because none is supported (RFC 7515 section
         // 4.1.11).
         if head.contains_key("crit") {

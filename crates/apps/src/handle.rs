@@ -14,7 +14,7 @@ use times::Millis;
 use crate::call::{Call, CallOutcome};
 use crate::dispatcher::{Completion, Dispatcher};
 use crate::log::{AppLog, AppLogLevel};
-use crate::queues::{CommandQueue, CoreEvent, EventQueue};
+use crate::queues::{CommandQueue, CoreEvent, EventQueue, SupervisorCommand};
 use crate::request::{self, HandshakeForm, HeaderIds};
 use crate::response::HeaderNameCache;
 use crate::upgrade::{self, UpgradeRequest};
@@ -352,8 +352,10 @@ impl HandleState {
         match notice {
             CoreEvent::Serve(generation) => {
                 *self.load_failure.borrow_mut() = None;
-                let known = |dispatcher: &Rc<Dispatcher>| dispatcher.generation.number == generation.number;
+                let number = generation.number;
+                let known = |dispatcher: &Rc<Dispatcher>| dispatcher.generation.number == number;
                 if self.dispatchers.borrow().iter().any(known) {
+                    self.commands.send(SupervisorCommand::Switched { generation: number });
                     return;
                 }
                 let dispatcher = Dispatcher::new(&self.core, generation, self.index, self.commands.clone());
@@ -368,6 +370,7 @@ impl HandleState {
                         self.app_log.report(AppLogLevel::Error, &text);
                     }
                 }
+                self.commands.send(SupervisorCommand::Switched { generation: number });
             }
             CoreEvent::LoadFailed { error_text: why, is_shown: show } => {
                 *self.load_failure.borrow_mut() = Some(LoadFailure { error_text: why, is_shown: show });
@@ -383,9 +386,7 @@ impl HandleState {
                 let dispatchers = self.dispatchers.borrow();
                 match dispatchers.iter().find(|dispatcher| dispatcher.generation.number == generation) {
                     Some(dispatcher) => dispatcher.worker_died(place, worker_slots, by_itself),
-                    None => {
-                        self.commands.send(crate::queues::SupervisorCommand::Released { generation, place })
-                    }
+                    None => self.commands.send(SupervisorCommand::Released { generation, place }),
                 }
             }
         }

@@ -62,6 +62,8 @@ pub(crate) enum SupervisorCommand {
     Recycle { generation: u64, worker_slot: usize },
     /// A core has released the requests of a dead worker.
     Released { generation: u64, place: usize },
+    /// A core has handled [`CoreEvent::Serve`] of this generation.
+    Switched { generation: u64 },
     /// A core has no more requests in a generation that was replaced.
     Drained { generation: u64 },
 }

@@ -60,6 +60,8 @@ pub(crate) struct Supervisor {
     worker_pools: Vec<(GenerationRole, WorkerPool)>,
     orphans: Orphans,
     load_results: LoadResults,
+    /// The generation that was sent to the cores, and how many of them do not use it yet.
+    switching: Option<(u64, usize)>,
     last_generation: u64,
     /// Whether the cores were told that the application cannot be loaded.
     has_sent_load_failure: bool,
@@ -92,6 +94,7 @@ impl Supervisor {
             worker_pools: Vec::new(),
             orphans: Orphans::default(),
             load_results: LoadResults::default(),
+            switching: None,
             last_generation: 0,
             has_sent_load_failure: false,
             load_failure: None,
@@ -244,22 +247,22 @@ impl Supervisor {
 
     fn on_ready(&mut self, at: usize) {
         let (role, worker_pool) = &self.worker_pools[at];
+        let (role, shared) = (*role, worker_pool.shared.clone());
+        let is_complete = worker_pool.ready() >= worker_pool.target;
         match role {
             GenerationRole::Serving if self.has_sent_load_failure => {
                 self.has_sent_load_failure = false;
                 self.load_failure = None;
                 self.app_log.report(AppLogLevel::Info, "the application loads again");
-                self.broadcast(&CoreEvent::Serve(worker_pool.shared.clone()));
+                self.switch_to(shared);
+            }
+            GenerationRole::Serving if !self.is_loading() && self.switching.is_none() => {
                 self.load_results.finish(Ok(()));
             }
-            GenerationRole::Serving if !self.is_loading() => self.load_results.finish(Ok(())),
-            GenerationRole::Loading if worker_pool.ready() >= worker_pool.target => {
+            GenerationRole::Loading if is_complete => {
                 self.has_sent_load_failure = false;
-                self.app_log.report(
-                    AppLogLevel::Info,
-                    &format!("generation {} takes over", worker_pool.shared.number),
-                );
-                let cores = self.broadcast(&CoreEvent::Serve(worker_pool.shared.clone()));
+                self.app_log.report(AppLogLevel::Info, &format!("generation {} takes over", shared.number));
+                let cores = self.switch_to(shared);
                 for (role, _) in &mut self.worker_pools {
                     match role {
                         GenerationRole::Serving => *role = GenerationRole::Leaving(cores),
@@ -272,9 +275,25 @@ impl Supervisor {
                 {
                     self.broadcast(&CoreEvent::Damaged { generation: worker_pool.shared.number });
                 }
-                self.load_results.finish(Ok(()));
             }
             _ => {}
+        }
+    }
+
+    /// Has the cores serve a generation; returns how many of them there are. The load ends when all of them do, so that
+    /// a request after a reload is answered by the new code.
+    fn switch_to(&mut self, shared: Arc<Generation>) -> usize {
+        let generation = shared.number;
+        let cores = self.broadcast(&CoreEvent::Serve(shared));
+        self.switching = Some((generation, cores));
+        self.finish_switch();
+        cores
+    }
+
+    fn finish_switch(&mut self) {
+        if self.switching.is_some_and(|(_, cores)| cores == 0) {
+            self.switching = None;
+            self.load_results.finish(Ok(()));
         }
     }
 
@@ -367,7 +386,7 @@ impl Supervisor {
             SupervisorCommand::Reload(options) if self.stopping.is_none() => self.reload(options),
             SupervisorCommand::Reload(_) | SupervisorCommand::Snapshot => {}
             SupervisorCommand::AwaitLoad(asker) if self.stopping.is_none() => {
-                let under_way = self.is_loading() || !self.is_serving();
+                let under_way = self.is_loading() || self.switching.is_some() || !self.is_serving();
                 self.load_results.add_waiter(asker, under_way);
             }
             // The sender is dropped, so the receiver gets an error.
@@ -418,6 +437,14 @@ impl Supervisor {
                     worker_pool.core_released(place);
                 }
             }
+            SupervisorCommand::Switched { generation } => {
+                if let Some((number, cores)) = &mut self.switching
+                    && *number == generation
+                {
+                    *cores = cores.saturating_sub(1);
+                }
+                self.finish_switch();
+            }
             SupervisorCommand::Drained { generation } => {
                 if let Some((GenerationRole::Leaving(left), _)) = self.find(generation) {
                     *left -= 1;
@@ -441,6 +468,7 @@ impl Supervisor {
             }
         }
         self.load_results.begin();
+        self.switching = None;
         match self.worker_pool() {
             Ok(worker_pool) => self.worker_pools.push((GenerationRole::Loading, worker_pool)),
             Err(error) => {

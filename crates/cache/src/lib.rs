@@ -12,6 +12,7 @@ mod held;
 pub mod stores;
 mod purge_clients;
 mod content_file;
+mod counter;
 mod structured_fields;
 pub mod cache_control;
 pub mod vary;

@@ -12,6 +12,7 @@ use quick_cache::{OptionsBuilder, Weighter};
 
 use crate::coded::{CodedLookup, CodingJob};
 use crate::content_file::ContentFile;
+use crate::counter::SplitCounter;
 use crate::disk::{Disk, DiskLookup, DiskResponse};
 use crate::fill::{Fill, FillCounts, FillReader};
 use crate::held::{Account, HeldBytes};
@@ -119,8 +120,8 @@ pub(crate) type Entries =
 /// Counters of requests and responses since the start.
 #[derive(Debug, Default)]
 pub struct CacheCounters {
-    /// Requests answered from the cache with a fresh response.
-    pub hits: AtomicU64,
+    /// Requests answered from the cache with a fresh response; split, because it is the only count of such a request here.
+    pub hits: SplitCounter,
     /// Requests answered from the cache with a stale response.
     pub stale: AtomicU64,
     /// Requests forwarded to the origin.

@@ -94,7 +94,7 @@ fn stats(cache: &Cache) -> Value {
         .map(|(why, count)| (why.text().to_owned(), json!(value(count))))
         .collect();
     json!({
-        "hits": value(&counters.hits),
+        "hits": counters.hits.get(),
         "stale": value(&counters.stale),
         "misses": value(&counters.misses),
         "revalidated": value(&counters.validations),

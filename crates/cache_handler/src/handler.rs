@@ -143,7 +143,7 @@ impl RouteCache {
         }
         match lookup {
             Lookup::Fresh(object) => {
-                count(&self.cache.counters.hits);
+                self.cache.counters.hits.increment();
                 exchange.notes().cache = Some(CacheOutcome::Hit);
                 object.count_hit();
                 let ttl_s = object.freshness().ttl_s(exchange.core().unix_s());

@@ -2,19 +2,19 @@
 //! together ask the origin about as often as one.
 
 use std::cell::Cell;
-use std::fmt::Write;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use http::{Fields, Length, Method, Name, Status};
-use net::{DefaultFields, Exchange, Fault, Peer, Request};
+use http::{Dialect, Fields, Length, Method, Name, Status};
+use net::{Client, DefaultFields, Exchange, Fault, Peer, Request};
 use proxy::{FetchLimits, FetchRequest, Proxy};
 use times::{Millis, Moment};
 
 use crate::removals::{is_removed, key_hash};
 use crate::responses::PEER_FIELD;
 
-/// Field in which a server asks another one: route, whether the client's connection is secure, the key, and the client.
+/// Field in which a server asks another one: route, key, client, peer of the connection, whether the client's connection is secure, and
+/// the fields in which a trusted peer reports the client.
 const ASK_FIELD: &[u8] = b"Komainu-Peer-Ask";
 /// Time for which a server that could not be asked is left alone.
 const LEFT_ALONE: Millis = Millis(5_000);
@@ -131,18 +131,16 @@ fn peer_request(request: &Request<'_>, route: (usize, usize), key: u64) -> Optio
     let mut fields = Fields::new();
     for (id, name, value) in request.fields() {
         let is_passed = id != Name::Host && !id.is_hop_by_hop() && !id.is_framing();
-        if is_passed && !name.eq_ignore_ascii_case(ASK_FIELD) {
+        if is_passed && !http::is_internal(name) {
             fields.try_push(name, value).ok()?;
         }
     }
-    let mut ask = format!("{} {} {} {key:016x}", route.0, route.1, u8::from(request.client().is_secure));
-    if let Peer::Tcp(address) = request.client().address {
-        write!(ask, " {address}").ok()?;
-    }
-    fields.try_push(ASK_FIELD, ask.as_bytes()).ok()?;
+    let ask = PeerAsk { route, key, client: request.client(), peer: request.peer() };
+    fields.try_push(ASK_FIELD, ask.text().as_bytes()).ok()?;
     let authority = std::str::from_utf8(request.authority()).ok()?;
     let target = std::str::from_utf8(request.target()).ok()?;
-    FetchRequest::new("GET", authority, target, &fields, Vec::new()).ok()
+    let asked = FetchRequest::new("GET", authority, target, &fields, Vec::new()).ok()?;
+    Some(asked.with_own_last_field().in_place_of(request))
 }
 
 /// A request of another server of the set.
@@ -150,13 +148,17 @@ fn peer_request(request: &Request<'_>, route: (usize, usize), key: u64) -> Optio
 pub struct PeerAsk {
     /// Index of the site, and of the route in it.
     pub route: (usize, usize),
-    /// Whether the client of the other server has a secure connection.
-    pub is_secure: bool,
     /// Hash of the key of the response.
     pub key: u64,
-    /// The client.
-    pub client: Peer,
+    /// The client of the other server, as that has judged it.
+    pub client: Client,
+    /// The peer of the client's connection.
+    pub peer: Peer,
 }
+
+/// Words for the fields in which a trusted peer has reported the client.
+const DIALECTS: [(&str, Option<Dialect>); 3] =
+    [("-", None), ("x", Some(Dialect::XForwarded)), ("f", Some(Dialect::Standard))];
 
 impl PeerAsk {
     /// Reads what the other server asks for.
@@ -170,17 +172,40 @@ impl PeerAsk {
     fn parse(value: &[u8]) -> Option<PeerAsk> {
         let mut words = std::str::from_utf8(value).ok()?.split(' ');
         let route = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        let key = u64::from_str_radix(words.next()?, 16).ok()?;
+        let mut address = || match words.next()? {
+            "-" => Some(Peer::Unix),
+            text => Some(Peer::Tcp(text.parse::<SocketAddr>().ok()?)),
+        };
+        let (address, peer) = (address()?, address()?);
         let is_secure = match words.next()? {
             "0" => false,
             "1" => true,
             _ => return None,
         };
-        let key = u64::from_str_radix(words.next()?, 16).ok()?;
-        let client = match words.next() {
-            None => Peer::Unix,
-            Some(text) => Peer::Tcp(text.parse::<SocketAddr>().ok()?),
+        let dialect = words.next()?;
+        let trusted_dialect = DIALECTS.iter().find(|(word, _)| *word == dialect)?.1;
+        let client = Client { address, is_secure, trusted_dialect };
+        words.next().is_none().then_some(PeerAsk { route, key, client, peer })
+    }
+
+    fn text(&self) -> String {
+        let address = |peer| match peer {
+            Peer::Tcp(address) => address.to_string(),
+            Peer::Unix => "-".to_owned(),
         };
-        words.next().is_none().then_some(PeerAsk { route, is_secure, key, client })
+        let Client { address: client, is_secure, trusted_dialect } = self.client;
+        let dialect = DIALECTS.iter().find(|(_, dialect)| *dialect == trusted_dialect);
+        format!(
+            "{} {} {:016x} {} {} {} {}",
+            self.route.0,
+            self.route.1,
+            self.key,
+            address(client),
+            address(self.peer),
+            u8::from(is_secure),
+            dialect.map_or("-", |(word, _)| word)
+        )
     }
 
     /// Names of the fields that neither the origin nor the key has.
@@ -222,20 +247,27 @@ mod tests {
     }
 
     #[test]
-    fn asks_are_read_strictly() {
-        let client: SocketAddr = "192.0.2.1:5".parse().unwrap();
-        let ask = PeerAsk { route: (1, 2), is_secure: true, key: 255, client: Peer::Tcp(client) };
-        assert_eq!(PeerAsk::parse(b"1 2 1 00000000000000ff 192.0.2.1:5"), Some(ask));
-        assert_eq!(PeerAsk::parse(b"1 2 1 ff"), Some(PeerAsk { client: Peer::Unix, ..ask }));
+    fn asks_are_read_as_they_are_written() {
+        let address = |text: &str| Peer::Tcp(text.parse().unwrap());
+        for client in [Peer::Unix, address("192.0.2.1:5"), address("[2001:db8::1]:65535")] {
+            for (peer, dialect) in [(Peer::Unix, None), (address("10.0.0.1:0"), Some(Dialect::Standard))] {
+                let client =
+                    Client { address: client, is_secure: dialect.is_none(), trusted_dialect: dialect };
+                let ask = PeerAsk { route: (1, 2), key: u64::MAX, client, peer };
+                assert_eq!(PeerAsk::parse(ask.text().as_bytes()), Some(ask), "{}", ask.text());
+            }
+        }
         for wrong in [
             "",
             "1",
-            "1 2 2 ff",
-            "1 2 1 xyz",
-            "1 2 1 ff x",
-            "1 2 1 ff 192.0.2.1:5 x",
-            "-1 2 1 ff",
-            "1  2 1 ff",
+            "1 2 ff - - 2 -",
+            "1 2 xyz - - 1 -",
+            "1 2 ff x - 1 -",
+            "1 2 ff - - 1 y",
+            "1 2 ff - - 1 - x",
+            "1 2 ff - - 1",
+            "-1 2 ff - - 1 -",
+            "1  2 ff - - 1 -",
         ] {
             assert_eq!(PeerAsk::parse(wrong.as_bytes()), None, "{wrong}");
         }

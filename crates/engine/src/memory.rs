@@ -98,9 +98,63 @@ pub(crate) fn release_cached() {
     unsafe { mi_collect(true) };
 }
 
+/// Unmaps the program's code, much of which only the start needs. The kernel maps what runs
+/// again, from the page cache. Does nothing for a traced process, whose breakpoints would be lost.
+#[allow(unsafe_code)]
+pub fn unmap_start_code() {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let is_traced = !status.lines().any(|line| line.split_whitespace().eq(["TracerPid:", "0"]));
+    let Ok(program) = fs::read_link("/proc/self/exe") else { return };
+    let Ok(maps) = fs::read_to_string("/proc/self/maps") else { return };
+    for (start, len) in code_ranges(&maps, &program).filter(|_| !is_traced) {
+        let start = std::ptr::without_provenance_mut(start);
+        // SAFETY: these are pages of a file, mapped privately without the right to write, so that the kernel reads them
+        // again as they were; nobody can write to the file of a running program.
+        let _ = unsafe { rustix::mm::madvise(start, len, rustix::mm::Advice::LinuxDontNeed) };
+    }
+}
+
+/// Start and length of the mappings of `program` that can be executed and not written.
+fn code_ranges<'m>(maps: &'m str, program: &'m Path) -> impl Iterator<Item = (usize, usize)> + 'm {
+    maps.lines().filter_map(move |line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (rights, rest) = rest.split_once(' ')?;
+        // Offset, device and inode precede the path, which may contain spaces.
+        let path = rest.splitn(4, ' ').nth(3)?.trim_start();
+        let (start, end) = range.split_once('-')?;
+        let address = |text| usize::from_str_radix(text, 16).ok();
+        let (start, end) = (address(start)?, address(end)?);
+        (rights == "r-xp" && Path::new(path) == program).then_some((start, end.checked_sub(start)?))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_programs_own_code_is_unmapped() {
+        let maps = "\
+5000-6000 r--p 00000000 fe:01 12 /usr/bin/a server
+6000-9000 r-xp 00001000 fe:01 12                         /usr/bin/a server
+9000-a000 rwxp 00004000 fe:01 12                         /usr/bin/a server
+a000-b000 r-xp 00000000 fe:01 13                         /usr/lib/libc.so.6
+b000-c000 r-xp 00000000 00:00 0
+ffff-fffff r-xp 00000000 00:00 0                  [vdso]
+";
+        let ranges: Vec<_> = code_ranges(maps, Path::new("/usr/bin/a server")).collect();
+        assert_eq!(ranges, [(0x6000, 0x3000)]);
+        // The test itself goes on.
+        unmap_start_code();
+        assert!(
+            code_ranges(
+                &fs::read_to_string("/proc/self/maps").unwrap(),
+                &fs::read_link("/proc/self/exe").unwrap()
+            )
+            .count()
+                >= 1
+        );
+    }
 
     const MIB: u64 = 1024 * 1024;
 

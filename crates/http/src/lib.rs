@@ -7,6 +7,7 @@
 //!
 //! Modules, from low to high; a module uses only those above it.
 
+pub mod append;
 pub mod span;
 pub mod scan;
 pub mod form;

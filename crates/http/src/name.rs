@@ -317,15 +317,20 @@ pub fn has_confusable_prefix(name: &[u8], prefix: &[u8]) -> bool {
     name.get(..prefix.len()).is_some_and(|start| is_confusable(start, prefix))
 }
 
-/// Whether a field is meant only for an application and the server in front of it: a file to send in place of
-/// the body, or the location of files (`X-Accel-…`, `X-Sendfile…`, `X-LIGHTTPD-send-…`). A client that
-/// received it would learn paths; an application that accepted it from a client could be made to send any
-/// file.
+/// Prefix of the fields that servers of a set send each other (`[cluster] peers`).
+const PEER_PREFIX: &[u8] = b"komainu-peer";
+
+/// Whether a field is meant only for a server and the one in front of it: a file to send in place of the body, or the
+/// location of files (`X-Accel-…`, `X-Sendfile…`, `X-LIGHTTPD-send-…`), or fields between servers of a set (`Komainu-Peer…`).
+/// A client that received it would learn paths; an application that accepted it from a client could be made to send any file.
 #[must_use]
 pub fn is_internal(name: &[u8]) -> bool {
     let prefixes: [&[u8]; 3] = [b"x-accel-", b"x-sendfile", b"x-lighttpd-send-"];
-    matches!(name, [b'X' | b'x', b'-' | b'_', ..])
-        && prefixes.iter().any(|prefix| has_confusable_prefix(name, prefix))
+    match name {
+        [b'X' | b'x', b'-' | b'_', ..] => prefixes.iter().any(|prefix| has_confusable_prefix(name, prefix)),
+        [b'K' | b'k', b'O' | b'o', ..] => has_confusable_prefix(name, PEER_PREFIX),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -365,6 +370,10 @@ mod tests {
             ("X_Accel_Redirect", true),
             ("X-Accel_Redirect", true),
             ("X_Sendfile", true),
+            ("Komainu-Peer", true),
+            ("komainu_peer-Ask", true),
+            ("Komainu-Pe", false),
+            ("Komainu", false),
             ("X-Accel", false),
             ("X-Accelerate", false),
             ("X-Send", false),

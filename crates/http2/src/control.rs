@@ -147,7 +147,10 @@ impl Machine {
         let code = ErrorCode(u32_at(payload, 0));
         let Some(record) = self.streams.find_mut(header.stream).filter(|record| record.reset.is_none())
         else {
-            self.ledger.spend(price::FRAME)?;
+            // A response that the peer cannot have received yet is no service to it: requests that are reset at once cost
+            // what they would if they were answered later.
+            let earned = self.streams.take_unsent(header.stream);
+            self.ledger.spend(earned.map_or(price::FRAME, |earned| price::RESET.saturating_add(earned)))?;
             return Ok(None);
         };
         // A server may end a request after it has sent the complete response (RFC 9113 section 8.1).

@@ -6,7 +6,7 @@ use crate::entries::{STATIC_ENTRIES, STATIC_LEN, static_name};
 use sections::block::ENTRY_OVERHEAD_BYTES;
 use sections::indexing::{Indexing, hash, indexing};
 use sections::table::DynamicTable;
-use sections::{integer, string};
+use sections::{integer, lines, string};
 
 /// Maximum size of the encoder's dynamic table, in bytes, even if the peer allows more.
 pub const TABLE_BYTES_MAX: usize = 4096;
@@ -23,11 +23,30 @@ pub struct HpackEncoder {
     /// Size updates to emit before the next block: the smallest size since the last block, and the final
     /// size.
     pending_update: Option<(usize, usize)>,
+    /// The lines encoded last. Responses of a connection repeat each other.
+    repeated: Option<Box<EncodedLines>>,
 }
+
+/// Lines and their encoding, which is that of equal lines until the table changes.
+#[derive(Debug)]
+struct EncodedLines {
+    lines: Vec<u8>,
+    encoded: Vec<u8>,
+    /// Number of entries that the table had been given.
+    added: u64,
+}
+
+/// Size of lines up to which their encoding is kept, in bytes.
+const REPEATED_BYTES_MAX: usize = 1024;
 
 impl Default for HpackEncoder {
     fn default() -> HpackEncoder {
-        HpackEncoder { table: DynamicTable::new(TABLE_BYTES_MAX), buckets: Vec::new(), pending_update: None }
+        HpackEncoder {
+            table: DynamicTable::new(TABLE_BYTES_MAX),
+            buckets: Vec::new(),
+            pending_update: None,
+            repeated: None,
+        }
     }
 }
 
@@ -35,11 +54,15 @@ impl HpackEncoder {
     /// Memory held by the dynamic table, in bytes.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        self.table.held_bytes() + self.buckets.capacity() * size_of::<u16>()
+        let repeated = self.repeated.as_ref().map_or(0, |repeated| {
+            size_of::<EncodedLines>() + repeated.lines.capacity() + repeated.encoded.capacity()
+        });
+        self.table.held_bytes() + self.buckets.capacity() * size_of::<u16>() + repeated
     }
 
     /// Releases memory beyond what the entries need.
     pub(crate) fn shrink(&mut self) {
+        self.repeated = None;
         self.table.shrink();
     }
 
@@ -49,6 +72,7 @@ impl HpackEncoder {
         if size != self.table.size_max() || self.pending_update.is_some() {
             let smallest = self.pending_update.map_or(size, |(smallest, _)| smallest.min(size));
             self.pending_update = Some((smallest, size));
+            self.repeated = None;
             self.table.resize(size);
         }
     }
@@ -111,6 +135,47 @@ impl HpackEncoder {
             b":path" => literal(out, 0x00, 4, index, b"", value),
             name => self.indexed_field(out, Name::Other, name, value, index),
         }
+    }
+
+    /// Encodes a field, unless it belongs to a connection of HTTP/1 (RFC 9113 section 8.2.2). Name and value must be
+    /// valid, which is checked in debug builds only.
+    pub(crate) fn message_field(&mut self, out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+        debug_assert!(
+            sections::block::is_valid(&name.to_ascii_lowercase(), value),
+            "{}",
+            name.escape_ascii()
+        );
+        let id = Name::of(name);
+        if !lines::is_connection_specific(id) {
+            self.named_field(out, id, name, value);
+        }
+    }
+
+    /// Encodes field lines in HTTP/1 form, without those that belong to a connection of HTTP/1.
+    pub(crate) fn lines(&mut self, out: &mut Vec<u8>, lines: &[u8]) {
+        if let Some(repeated) = &self.repeated
+            && repeated.added == self.table.added()
+            && repeated.lines == lines
+        {
+            return out.extend_from_slice(&repeated.encoded);
+        }
+        let (start, added) = (out.len(), self.table.added());
+        lines::for_each(lines, |name, value| self.message_field(out, name, value));
+        if self.table.added() == added && lines.len() <= REPEATED_BYTES_MAX {
+            self.remember(lines, &out[start..]);
+        }
+    }
+
+    fn remember(&mut self, lines: &[u8], encoded: &[u8]) {
+        let added = self.table.added();
+        let repeated = self
+            .repeated
+            .get_or_insert_with(|| Box::new(EncodedLines { lines: Vec::new(), encoded: Vec::new(), added }));
+        repeated.lines.clear();
+        repeated.lines.extend_from_slice(lines);
+        repeated.encoded.clear();
+        repeated.encoded.extend_from_slice(encoded);
+        repeated.added = added;
     }
 
     /// Encodes a field; the name is converted to lower case, and the value must be a valid field value.

@@ -516,7 +516,7 @@ impl Machine {
             record.is_counted = false;
             self.open_streams -= 1;
             if record.reset.is_none() {
-                self.ledger.add_credit(crate::ledger::price::FINISHED);
+                self.earn(stream, crate::ledger::price::FINISHED);
             }
         }
     }

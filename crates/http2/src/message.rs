@@ -167,6 +167,7 @@ impl Machine {
             unread: 0,
             held: 0,
             priority: Default::default(),
+            earned: 0,
         }
     }
 

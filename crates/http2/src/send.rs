@@ -1,5 +1,6 @@
 //! Output: heads, content, trailers, and control operations of the caller.
 
+use http::append::append;
 use http::{Fields, Method, Name, Status};
 
 use crate::encode::HpackEncoder;
@@ -8,7 +9,6 @@ use crate::frame::{self, FrameHeader, HEADER_BYTES, MAX_31_BITS, PAYLOAD_BYTES_M
 use crate::ledger::price;
 use crate::machine::{Machine, SHUTDOWN_PING, Shutdown};
 use crate::streams::{Receiving, Sending};
-use sections::lines;
 
 /// A DATA frame smaller than this, in bytes, that was limited by a window earns no credit: the peer opens its
 /// window in tiny steps.
@@ -189,12 +189,25 @@ impl Machine {
             }
         }
         if taken >= SMALL_DATA_BYTES || self.sendable(stream) > 0 {
-            self.ledger.add_credit(price::DATA_SENT + taken as u32 / price::DATA_BYTES_PER_FRAME);
+            self.earn(stream, price::DATA_SENT + taken as u32 / price::DATA_BYTES_PER_FRAME);
         }
         if ends {
             self.update_accounting(stream);
         }
         FrameHeader { len: taken, kind: kind::DATA, flags, stream }.bytes()
+    }
+
+    /// Adds credit that a stream has earned.
+    pub(crate) fn earn(&mut self, stream: u32, credit: u32) {
+        self.ledger.add_credit(credit);
+        if let Some(record) = self.streams.find_mut(stream) {
+            record.earned = record.earned.saturating_add(credit);
+        }
+    }
+
+    /// All output was sent: what the peer resets from now on, it may have received.
+    pub fn mark_sent(&mut self) {
+        self.streams.forget_unsent();
     }
 
     /// Writes up to four DATA frames whose content `read` fills in place, with at most `len` bytes and as
@@ -240,12 +253,25 @@ impl Machine {
         let mut at = 0;
         loop {
             let taken = self.data_header(stream, content.len() - at, ended, out);
-            out.extend_from_slice(&content[at..at + taken]);
+            append(out, &content[at..at + taken]);
             at += taken;
             if taken == 0 || at == content.len() {
                 return at;
             }
         }
+    }
+
+    /// Ends the message with its last DATA frame, which was not sent: sets END_STREAM in `frame`. Returns false, and
+    /// changes nothing, if `frame` is not exactly a DATA frame of the stream, or the stream sends no content.
+    pub fn end_with(&mut self, stream: u32, frame: &mut [u8]) -> bool {
+        let header = FrameHeader::read(frame).filter(|header| {
+            header.kind == kind::DATA && header.stream == stream && HEADER_BYTES + header.len == frame.len()
+        });
+        let Some(header) = header.filter(|_| self.is_sending(stream, Sending::Body)) else { return false };
+        let ended = FrameHeader { flags: header.flags | flag::END_STREAM, ..header };
+        frame[..HEADER_BYTES].copy_from_slice(&ended.bytes());
+        self.account_head(stream, true);
+        true
     }
 
     /// Ends the message with trailers. Returns false if the stream is not sending a body.
@@ -342,6 +368,9 @@ impl Machine {
         if record.reset.is_some() && !record.reset_by_peer {
             self.streams.remember_reset(stream);
         }
+        if record.reset.is_none() && self.is_server {
+            self.streams.remember_unsent(stream, record.earned);
+        }
         self.return_content(record.unread);
         self.ledger.free(self.options.stream_bytes + record.held + record.unread);
         self.growth.stream_bytes_grown -= record.grown_bytes;
@@ -409,15 +438,7 @@ impl HeadWriter<'_> {
     /// Writes one field; the name may be in any case. Connection-specific fields are left out (RFC 9113
     /// section 8.2.2).
     pub fn field(&mut self, name: &[u8], value: &[u8]) {
-        debug_assert!(
-            sections::block::is_valid(&name.to_ascii_lowercase(), value),
-            "{}",
-            name.escape_ascii()
-        );
-        let id = Name::of(name);
-        if !lines::is_connection_specific(id) {
-            self.encoder.named_field(self.out, id, name, value);
-        }
+        self.encoder.message_field(self.out, name, value);
     }
 
     /// Writes every field of a block.
@@ -429,7 +450,7 @@ impl HeadWriter<'_> {
 
     /// Writes field lines in HTTP/1 form, such as those that every response carries.
     pub fn lines(&mut self, lines: &[u8]) {
-        lines::for_each(lines, |name, value| self.field(name, value));
+        self.encoder.lines(self.out, lines);
     }
 
     /// Writes `Content-Length`.

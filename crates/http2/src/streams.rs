@@ -57,6 +57,8 @@ pub(crate) struct StreamRecord {
     /// Bytes held for the stream: its head, and charges of the caller.
     pub(crate) held: usize,
     pub(crate) priority: Priority,
+    /// Credit that its response has earned.
+    pub(crate) earned: u32,
 }
 
 impl StreamRecord {
@@ -75,6 +77,8 @@ impl StreamRecord {
 /// Number of released streams reset by this side that are remembered, so that frames sent before the peer
 /// received the reset are no error.
 const RESETS_REMEMBERED: usize = 128;
+/// Number of complete responses that are remembered until they were sent: more than a turn of a connection serves.
+const UNSENT_REMEMBERED: usize = 256;
 /// Maximum number of priorities received before their streams.
 const EARLY_PRIORITIES_MAX: usize = 16;
 
@@ -88,6 +92,9 @@ pub(crate) struct StreamTable {
     /// The identifiers of recently reset streams, oldest at the front.
     resets: VecDeque<u32>,
     early_priorities: Vec<(u32, Priority)>,
+    /// Released streams whose responses are complete but were not sent yet, with the credit that they have earned;
+    /// oldest at the front.
+    unsent: VecDeque<(u32, u32)>,
 }
 
 impl StreamTable {
@@ -137,18 +144,16 @@ impl StreamTable {
         self.index.push((id, slot));
     }
 
-    /// Removes a stream. Removing the last one releases memory if there were many.
+    /// Removes a stream.
     pub(crate) fn remove(&mut self, id: u32) -> Option<StreamRecord> {
         let place = self.index.binary_search_by_key(&id, |&(id, _)| id).ok()?;
         let (_, slot) = self.index.remove(place);
         let stream = self.slots[slot as usize].take();
         self.free.push(slot);
         if self.index.is_empty() {
+            // The memory is kept for the next ones: see `StreamTable::shrink`.
             self.slots.clear();
             self.free.clear();
-            if self.slots.capacity() > 8 {
-                (self.index, self.slots, self.free) = (Vec::new(), Vec::new(), Vec::new());
-            }
         }
         stream
     }
@@ -160,6 +165,25 @@ impl StreamTable {
     /// The identifiers of all streams in ascending order.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.index.iter().map(|&(id, _)| id)
+    }
+
+    /// Remembers a released stream whose complete response was not sent yet, and what it has earned.
+    pub(crate) fn remember_unsent(&mut self, id: u32, earned: u32) {
+        if self.unsent.len() == UNSENT_REMEMBERED {
+            self.unsent.pop_front();
+        }
+        self.unsent.push_back((id, earned));
+    }
+
+    /// Forgets the complete responses, because all were sent.
+    pub(crate) fn forget_unsent(&mut self) {
+        self.unsent.clear();
+    }
+
+    /// Removes a stream from those whose responses were not sent, and returns what it had earned.
+    pub(crate) fn take_unsent(&mut self, id: u32) -> Option<u32> {
+        let place = self.unsent.iter().position(|&(unsent, _)| unsent == id)?;
+        self.unsent.remove(place).map(|(_, earned)| earned)
     }
 
     /// Records that this side has reset the stream.
@@ -190,6 +214,7 @@ impl StreamTable {
             (self.index, self.slots, self.free) = (Vec::new(), Vec::new(), Vec::new());
         }
         self.resets.shrink_to_fit();
+        self.unsent.shrink_to_fit();
         self.early_priorities.shrink_to_fit();
     }
 
@@ -199,5 +224,6 @@ impl StreamTable {
             + self.slots.capacity() * size_of::<Option<StreamRecord>>()
             + (self.free.capacity() + self.resets.capacity()) * size_of::<u32>()
             + self.early_priorities.capacity() * size_of::<(u32, Priority)>()
+            + self.unsent.capacity() * size_of::<(u32, u32)>()
     }
 }

@@ -74,6 +74,13 @@ impl<S: Service> IdleClient<S> {
         core.park(&source, self);
     }
 
+    /// Serves the connection at once. Its first bytes have arrived, if the kernel waits for them.
+    pub(crate) fn start(self: Box<Self>) {
+        let core = self.link.core().clone();
+        self.link.stream().source().expect_input();
+        core.start(pin_in_place(|| drive(self, true)));
+    }
+
     /// Returns the link, for protocols that precede HTTP.
     pub(crate) fn link(&self) -> &Link {
         &self.link

@@ -250,9 +250,27 @@ impl Core {
     }
 
     pub(crate) fn spawn_boxed(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
-        let task = self.add_task(Task::Future(TaskBody::RunsToEnd(future)));
-        self.0.running.set(self.0.running.get() + 1);
+        let task = self.add_running(future);
         self.0.ready.borrow_mut().push_back(task);
+    }
+
+    /// Like [`Core::spawn_in_place`], but polls the future at once, within the poll of the current task. A future that
+    /// ends in it leaves its memory to the next one while that is in the processor's cache.
+    pub(crate) fn start_in_place<F: Future<Output = ()> + 'static>(&self, make: impl FnOnce() -> F) {
+        let task = self.add_running(pin_in_place(make));
+        self.poll_task(task);
+    }
+
+    /// Runs a task that may park, at once.
+    pub(crate) fn start(&self, future: TaskFuture) {
+        self.0.running.set(self.0.running.get() + 1);
+        let task = self.add_task(Task::Future(TaskBody::MayPark(future)));
+        self.poll_task(task);
+    }
+
+    fn add_running(&self, future: Pin<Box<dyn Future<Output = ()>>>) -> u32 {
+        self.0.running.set(self.0.running.get() + 1);
+        self.add_task(Task::Future(TaskBody::RunsToEnd(future)))
     }
 
     /// Parks `parked` until `source` is ready.

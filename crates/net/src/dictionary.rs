@@ -62,7 +62,7 @@ directives! {
     /// `Cache-Control: max-age`, which says how long a client may use them as dictionaries. Responses that
     /// are `private` or have `Set-Cookie` are not used. The first rule whose `path` matches applies. Clients
     /// with a dictionary get responses compressed with it in all routes of the site that have `compress` or
-    /// `use_as_dictionary`.
+    /// `use_as_dictionary`, and the same `auth`, `allow` and `deny` as the route of the dictionary.
     UseAsDictionary in "`[[route.use_as_dictionary]]`" {
         /// Paths of the responses, as in `path` of a route.
         "path" path: Vec<PathPattern> = absent("every path of the route"), PATHS;

@@ -87,8 +87,10 @@ impl<'c> Exchange<'c> {
         self.state.client = Client { address, is_secure, trusted_dialect: Some(dialect) };
     }
 
-    /// Treats the connection's TLS session as none of the client's, because another server has made it in its name.
-    pub fn hide_tls_session(&mut self) {
+    /// Treats the request as one that another server of the set has got from this peer and client. The TLS session of the
+    /// connection is not the client's.
+    pub fn stand_in(&mut self, peer: Peer, client: Client) {
+        (self.state.peer, self.state.client) = (peer, client);
         self.state.tls = None;
     }
 
@@ -577,9 +579,13 @@ impl<'c> Exchange<'c> {
         reason: &'static str,
         more: &Fields,
     ) -> Result<(), Fault> {
+        self.state.notes.refusal = Some(reason);
+        if self.intercepts_page(status) {
+            self.intercept(status, more);
+            return Ok(());
+        }
         self.lane.mark_own_error();
         self.state.interception = Interception::Off;
-        self.state.notes.refusal = Some(reason);
         if self.request().is_grpc_call() {
             // gRPC clients expect the error in `grpc-status`, not in the HTTP status.
             let mut fields = grpc::error(status, reason);
@@ -612,6 +618,7 @@ impl<'c> Exchange<'c> {
     /// Answers a request for which no memory is available, then closes the connection.
     pub(crate) async fn refuse_for_memory(&mut self) -> Result<(), Fault> {
         self.core().memory().count_refused();
+        self.end_interception();
         self.lane.close_after_response();
         let mut later = Fields::new();
         later.push(Name::RetryAfter, b"2");
@@ -636,6 +643,7 @@ impl<'c> Exchange<'c> {
 
     /// Answers a faulty request with the status and reason of `reject`, then closes the connection.
     pub(crate) async fn refuse_and_close(&mut self, reject: Reject) -> Result<(), Fault> {
+        self.end_interception();
         self.lane.close_after_response();
         self.refuse(reject.status, reject.reason).await
     }

@@ -1,7 +1,7 @@
 //! HTTP/2 for multiplexed connections: implements [`MuxProtocol`] and [`ClientProtocol`] with [`http2::Machine`].
 
 use http::{Fields, Head, Limits, Status};
-use http2::frame::PREFACE;
+use http2::frame::{HEADER_BYTES, PAYLOAD_BYTES_MAX, PREFACE};
 use http2::{ErrorCode, Event, Machine, RequestLine};
 use times::Moment;
 
@@ -12,6 +12,8 @@ use crate::mux::{
 };
 use crate::options;
 
+/// Size of a head whose memory is kept for the next stream, in bytes.
+const SPARE_BYTES_MAX: usize = 4 * 1024;
 /// Room in a server's window for all streams, in bytes, from which on a request with a body can begin.
 const SEND_ROOM_MIN: usize = 16 * 1024;
 
@@ -36,6 +38,14 @@ pub(crate) fn preface(input: &[u8]) -> PrefaceMatch {
 pub(crate) struct Frames {
     pub(crate) machine: Machine,
     pub(crate) out: Vec<u8>,
+    /// The stream of the last DATA frame, and where the frame begins in `out`, while that was not touched since.
+    last_data: Option<(u32, usize)>,
+}
+
+impl Frames {
+    pub(crate) fn new(machine: Machine) -> Frames {
+        Frames { machine, out: Vec::new(), last_data: None }
+    }
 }
 
 impl ContentFrames for Frames {
@@ -44,7 +54,19 @@ impl ContentFrames for Frames {
     }
 
     fn data(&mut self, id: u32, bytes: &[u8], ends: bool) {
-        self.machine.data(id, bytes, ends, &mut self.out);
+        let taken = self.machine.data(id, bytes, ends, &mut self.out);
+        let start = self.out.len().checked_sub(HEADER_BYTES + taken);
+        self.last_data =
+            start.filter(|_| (1..=PAYLOAD_BYTES_MAX).contains(&taken) && !ends).map(|start| (id, start));
+    }
+
+    fn end(&mut self, id: u32) {
+        // The frame before becomes the last one, instead of an empty frame that follows.
+        let last = self.last_data.take().filter(|&(stream, _)| stream == id);
+        let frame = last.and_then(|(_, start)| self.out.get_mut(start..));
+        if !frame.is_some_and(|frame| self.machine.end_with(id, frame)) {
+            self.machine.data(id, b"", true, &mut self.out);
+        }
     }
 
     fn data_in_place(
@@ -116,6 +138,8 @@ impl ClientProtocol for Frames {
 /// The server side of an HTTP/2 connection.
 pub(crate) struct H2Server {
     frames: Frames,
+    /// The head of a stream that has ended, whose memory the next one takes.
+    spare: Option<(Head, Vec<u8>)>,
     /// Whether the client has sent GOAWAY.
     is_peer_leaving: bool,
     has_sent_goaway: bool,
@@ -130,13 +154,12 @@ impl H2Server {
             connect_protocol: true,
             ..http2::Options::default()
         };
-        let frames = Frames { machine: Machine::server(options), out: Vec::new() };
-        H2Server { frames, is_peer_leaving: false, has_sent_goaway: false }
+        let frames = Frames::new(Machine::server(options));
+        H2Server { frames, spare: None, is_peer_leaving: false, has_sent_goaway: false }
     }
 
     fn request(&mut self, ended: bool, refused: Option<http::Reject>, id: u32) -> Box<StreamRequest> {
-        let mut head = Head::default();
-        let mut bytes = Vec::new();
+        let (mut head, mut bytes) = self.spare.take().unwrap_or_default();
         let machine = &mut self.frames.machine;
         let protocol = machine.protocol.take();
         machine.swap_head(&mut head, &mut bytes);
@@ -190,6 +213,10 @@ impl ContentFrames for H2Server {
         self.frames.data(id, bytes, ends);
     }
 
+    fn end(&mut self, id: u32) {
+        self.frames.end(id);
+    }
+
     fn data_in_place(
         &mut self,
         id: u32,
@@ -207,7 +234,7 @@ impl ContentFrames for H2Server {
 
 impl MuxProtocol for H2Server {
     fn head(&mut self, id: u32, status: Status, lines: &[u8], ends: bool) {
-        let Frames { machine, out } = &mut self.frames;
+        let Frames { machine, out, .. } = &mut self.frames;
         if let Some(mut head) = machine.respond(id, status, ends, out) {
             head.lines(lines);
         }
@@ -215,6 +242,14 @@ impl MuxProtocol for H2Server {
 
     fn grant(&mut self, id: u32, bytes: usize) {
         self.frames.machine.grant(id, bytes);
+    }
+
+    fn take_back(&mut self, head: Head, bytes: Vec<u8>) {
+        if bytes.capacity() + head.fields.weight_bytes() <= SPARE_BYTES_MAX {
+            let mut fields = head.fields;
+            fields.clear();
+            self.spare = Some((Head { fields, ..Head::default() }, bytes));
+        }
     }
 
     fn reset(&mut self, id: u32, reason: ResetReason) {
@@ -249,16 +284,21 @@ impl MuxProtocol for H2Server {
     }
 
     fn shrink(&mut self) {
+        self.spare = None;
         self.frames.out.shrink_to_fit();
         self.frames.machine.shrink();
     }
 
     fn held_bytes(&self) -> usize {
-        self.frames.out.capacity() + self.frames.machine.own_bytes()
+        let spare =
+            self.spare.as_ref().map_or(0, |(head, bytes)| head.fields.weight_bytes() + bytes.capacity());
+        self.frames.out.capacity() + self.frames.machine.own_bytes() + spare
     }
 
     fn unsent_bytes(&mut self) -> usize {
-        self.out().len()
+        let Frames { machine, out, .. } = &mut self.frames;
+        machine.flush(out);
+        out.len()
     }
 
     fn shared_out(&mut self) -> Option<&mut Vec<u8>> {
@@ -301,8 +341,14 @@ impl ByteProtocol for H2Server {
         self.frames.machine.is_ping_unanswered()
     }
 
+    fn mark_sent(&mut self) {
+        self.frames.machine.mark_sent();
+    }
+
     fn out(&mut self) -> &mut Vec<u8> {
-        let Frames { machine, out } = &mut self.frames;
+        // The caller may take frames out.
+        self.frames.last_data = None;
+        let Frames { machine, out, .. } = &mut self.frames;
         machine.flush(out);
         out
     }

@@ -1,4 +1,6 @@
-//! Replacement of handlers' errors by the site's error pages.
+//! Replacement of errors by the site's error pages, or by those of a server.
+
+use std::rc::Rc;
 
 use http::{Fields, Status};
 
@@ -16,11 +18,38 @@ impl Exchange<'_> {
         self.state.interception = Interception::On;
     }
 
-    /// Whether a response with this status is replaced.
+    /// Holds back responses with one of these statuses, also those of [`Exchange::refuse`], until
+    /// [`Exchange::take_intercepted_error`]. Other errors are replaced as before.
+    pub fn intercept_statuses(&mut self, statuses: Rc<[Status]>) {
+        let uses_pages = matches!(self.state.interception, Interception::On);
+        self.state.interception = Interception::Of { statuses, uses_pages };
+    }
+
+    /// Whether a response of the handler with this status is replaced.
     pub(crate) fn intercepts(&self, status: Status) -> bool {
-        matches!(self.state.interception, Interception::On)
-            && status.code() >= 400
-            && self.state.error_pages.as_ref().is_some_and(|pages| pages.has_page(status))
+        let has_page = || {
+            status.code() >= 400
+                && self.state.error_pages.as_ref().is_some_and(|pages| pages.has_page(status))
+        };
+        match &self.state.interception {
+            Interception::Off | Interception::HeldBack(_) => false,
+            Interception::On => has_page(),
+            Interception::Of { statuses, uses_pages } => {
+                statuses.contains(&status) || *uses_pages && has_page()
+            }
+        }
+    }
+
+    /// Whether an error page of this server with this status is held back.
+    pub(crate) fn intercepts_page(&self, status: Status) -> bool {
+        matches!(&self.state.interception, Interception::Of { statuses, .. } if statuses.contains(&status))
+    }
+
+    /// Lets error pages of this server pass.
+    pub(crate) fn end_interception(&mut self) {
+        if !self.has_intercepted_error() {
+            self.state.interception = Interception::Off;
+        }
     }
 
     /// Records a response that is not sent. Its body is dropped.
@@ -41,14 +70,32 @@ impl Exchange<'_> {
         matches!(self.state.interception, Interception::HeldBack(_))
     }
 
+    /// Returns the status of the error that was held back.
+    #[must_use]
+    pub fn intercepted_status(&self) -> Option<Status> {
+        match &self.state.interception {
+            Interception::HeldBack(error) => Some(error.0),
+            _ => None,
+        }
+    }
+
+    /// Takes the error that was held back, with the fields that belong to it. A response must be sent next, which is not replaced.
+    pub fn take_intercepted_error(&mut self) -> Option<(Status, Fields)> {
+        match std::mem::take(&mut self.state.interception) {
+            Interception::HeldBack(error) => {
+                self.state.reply = ReplyState::Unsent;
+                Some(*error)
+            }
+            _ => None,
+        }
+    }
+
     /// Sends the error page in place of the error response of the handler, which was held back; nothing without one.
     ///
     /// # Errors
     /// See [`Exchange::write`].
     pub async fn send_page(&mut self) -> Result<(), Fault> {
-        if let Interception::HeldBack(error) = std::mem::take(&mut self.state.interception) {
-            self.state.reply = ReplyState::Unsent;
-            let (status, fields) = *error;
+        if let Some((status, fields)) = self.take_intercepted_error() {
             return self.refuse_with(status, "there is no further information", &fields).await;
         }
         Ok(())

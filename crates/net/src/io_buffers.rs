@@ -2,6 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
+use http::append::append;
+
 use crate::fault::Fault;
 use crate::link::Link;
 
@@ -223,7 +225,7 @@ impl OutputBuffer {
             self.bytes.drain(..self.at);
             self.at = 0;
         }
-        self.bytes.extend_from_slice(bytes);
+        append(&mut self.bytes, bytes);
     }
 
     /// Sends as much as the peer accepts; returns true if nothing is left, including in TLS.

@@ -33,10 +33,13 @@ use crate::service::Engine;
 use crate::service::Service;
 use crate::source::{READ, Source};
 use crate::stream::Stream;
+use crate::sys;
 use crate::tls_setup::AwaitingHandshake;
 
-/// Connections accepted in one wake-up before other tasks run.
-const ACCEPT_BATCH: usize = 64;
+/// Maximum number of connections accepted in one wake-up before other tasks run.
+const ACCEPT_BATCH: usize = 16;
+/// Whole batches within a millisecond after which a batch is doubled.
+const BATCH_REPEATS: usize = 4;
 /// Idle connections closed at once to make room: more than one, because finding them requires a walk over all
 /// tasks, but at most a sixteenth of the permits.
 const MAKE_ROOM_MAX: usize = 32;
@@ -61,6 +64,14 @@ pub(crate) struct AcceptSocket {
     streams: Option<Arc<StreamListener>>,
     /// [`ListenOptions::key`].
     key: u64,
+}
+
+impl AcceptSocket {
+    /// Whether connections are accepted when their first bytes have arrived: clients of HTTP, and of TLS before it, send
+    /// first. Saves an event and a wait for each, and silent connections take no descriptor for a second.
+    fn defers(&self) -> bool {
+        self.socket.is_tcp() && self.streams.is_none()
+    }
 }
 
 /// A socket that a core serves.
@@ -543,15 +554,24 @@ async fn accept<S: Service>(
 ) {
     let core = engine.context.core.clone();
     let listening = &opened.socket;
+    if listening.is_tcp() {
+        sys::defer_accept(listening.fd(), opened.defers());
+    }
     register_listener(&core, listening.fd(), &source).await;
     listening.add_acceptor(&core);
+    let mut batch = AcceptBatch::new(core.now());
     while closing.get() != ClosingMode::AtOnce {
-        match accept_batch(&engine, &opened) {
-            AcceptPause::Empty if engine.context.is_draining.get() || closing.get() != ClosingMode::No => {
-                break;
-            }
-            AcceptPause::Empty => wait(&core, &source, true).await,
-            AcceptPause::Batch => core.yield_now().await,
+        let is_ending = engine.context.is_draining.get() || closing.get() != ClosingMode::No;
+        // Before the end, all connections in the queue are accepted.
+        let max = if is_ending { ACCEPT_BATCH } else { batch.size };
+        let mut accepted = 0;
+        let pause = accept_batch(&engine, &opened, max, &mut accepted);
+        batch.adapt(accepted, core.now());
+        match pause {
+            AcceptPause::Empty if is_ending => break,
+            AcceptPause::Batch if is_ending => core.yield_now().await,
+            // The kernel reports a queue that is not empty again.
+            AcceptPause::Empty | AcceptPause::Batch => wait(&core, &source, true).await,
             AcceptPause::Full => {
                 // New connections wait in the kernel's queue; the release of a permit wakes this task.
                 core.unwatch(listening.fd());
@@ -614,7 +634,41 @@ enum AcceptPause {
     Exhausted,
 }
 
-fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, opened: &AcceptSocket) -> AcceptPause {
+/// The number of connections to accept in one wake-up: about as many as there were before, so that few calls find the
+/// queue empty.
+struct AcceptBatch {
+    size: usize,
+    /// Number of whole batches in a row within one millisecond.
+    repeats: usize,
+    now: Moment,
+}
+
+impl AcceptBatch {
+    fn new(now: Moment) -> AcceptBatch {
+        AcceptBatch { size: 1, repeats: 0, now }
+    }
+
+    /// Adapts the size when `accepted` connections were in the queue or fit the batch.
+    fn adapt(&mut self, accepted: usize, now: Moment) {
+        let is_soon = std::mem::replace(&mut self.now, now) == now;
+        if accepted < self.size {
+            (self.size, self.repeats) = (accepted.max(1), 0);
+            return;
+        }
+        self.repeats = if is_soon { self.repeats + 1 } else { 0 };
+        if self.repeats >= BATCH_REPEATS {
+            (self.size, self.repeats) = ((self.size * 2).min(ACCEPT_BATCH), 0);
+        }
+    }
+}
+
+/// Accepts at most `max` connections, and counts them.
+fn accept_batch<S: Service>(
+    engine: &Rc<Engine<S>>,
+    opened: &AcceptSocket,
+    max: usize,
+    accepted: &mut usize,
+) -> AcceptPause {
     let context = &engine.context;
     let listener = opened.socket.fd();
     let is_tcp = opened.socket.is_tcp();
@@ -627,7 +681,9 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, opened: &AcceptSocket) -> Ac
     if pressure == Pressure::Exhausted {
         return AcceptPause::Exhausted;
     }
-    for _ in 0..ACCEPT_BATCH {
+    // Idle connections hold no memory yet.
+    let starts = opened.defers() && pressure < Pressure::High;
+    for _ in 0..max {
         if context.connection_limit.taken.get() >= context.connection_limit.max.get() {
             // Close idle connections only if a client is waiting.
             if !has_pending_connection(listener) {
@@ -639,6 +695,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, opened: &AcceptSocket) -> Ac
         }
         match accept_one(listener) {
             Ok((socket, peer)) => {
+                *accepted += 1;
                 context.counters.connections.add(1);
                 let peer = if is_tcp { peer } else { Peer::Unix };
                 // If the proxy names its clients, these are counted instead, when their addresses are known.
@@ -655,6 +712,7 @@ fn accept_batch<S: Service>(engine: &Rc<Engine<S>>, opened: &AcceptSocket) -> Ac
                     }
                     (None, Some(streams)) => preread::begin(idle, streams, opened.is_tls),
                     (None, None) if opened.is_tls => AwaitingHandshake::park(idle, None),
+                    (None, None) if starts => idle.start(),
                     (None, None) => idle.park(),
                 }
             }
@@ -690,6 +748,25 @@ mod tests {
     use rustix::net::sockopt;
 
     use super::*;
+
+    #[test]
+    fn batches_follow_the_connections_in_the_queue() {
+        let mut batch = AcceptBatch::new(Moment(0));
+        let adapt = |batch: &mut AcceptBatch, accepted, now| {
+            batch.adapt(accepted, Moment(now));
+            batch.size
+        };
+        assert!((1..50).all(|now| adapt(&mut batch, 1, now) == 1), "one now and then");
+        let many: Vec<usize> = (0..40)
+            .map(|_| {
+                let size = batch.size;
+                adapt(&mut batch, size, 50)
+            })
+            .collect();
+        assert!(many.is_sorted() && many.ends_with(&[ACCEPT_BATCH; 20]), "{many:?}");
+        assert_eq!(adapt(&mut batch, 5, 50), 5, "the queue was empty");
+        assert_eq!(adapt(&mut batch, 0, 50), 1);
+    }
 
     #[test]
     fn accepted_loopback_connection_uses_reno() {

@@ -119,7 +119,9 @@ async fn run<S: Service>(
         let head_timeout = conn.context().timeouts.get().head;
         conn.machine.borrow_mut().limit_growth(conn.core.memory().window_growth_max());
         // Feed first: bytes may have been received together with the preface.
-        let fed = feed(requests, conn, wire);
+        let is_unblocked = wire.sent == 0 && !wire.is_blocked && !wire.link.has_pending_output();
+        let fed = conn.while_feeding(is_unblocked, || feed(requests, conn, wire));
+        conn.wake_source.clear(READ);
         let written = write(conn, wire);
         fed?;
         written?;
@@ -307,15 +309,15 @@ fn write(conn: &MuxConn, wire: &mut Wire) -> Result<(), Fault> {
         wire.is_blocked = sent < waiting;
         if !wire.is_blocked {
             out.clear();
+            machine.mark_sent();
+            conn.count_drained(std::mem::take(&mut wire.sent));
+        } else if wire.sent >= OUT_BYTES_MAX {
+            // Sent bytes are removed when there are many.
+            out.drain(..wire.sent);
             conn.count_drained(std::mem::take(&mut wire.sent));
         }
         if sent == 0 {
             return Ok(());
-        }
-        // Sent bytes are removed when there are many.
-        if wire.sent >= OUT_BYTES_MAX {
-            out.drain(..wire.sent);
-            conn.count_drained(std::mem::take(&mut wire.sent));
         }
         if wire.moved_bytes >= TURN_BYTES_MAX {
             return Ok(());

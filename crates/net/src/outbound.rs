@@ -2,6 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
+use http::append::append;
+
 use crate::conn::Conn;
 use crate::fault::Fault;
 use crate::io_buffers::COPIED_BYTES_MAX;
@@ -13,7 +15,7 @@ impl Conn {
     /// Appends to the output buffer; writes when it is full.
     pub(crate) async fn push(&mut self, bytes: &[u8]) -> Result<(), Fault> {
         if self.buffers.out.backlog() + bytes.len() <= self.out_bytes_max() {
-            self.buffers.out.extend_from_slice(bytes);
+            append(&mut self.buffers.out, bytes);
             self.update_memory();
             return Ok(());
         }

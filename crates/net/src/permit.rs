@@ -34,6 +34,8 @@ pub(crate) struct ServingContext {
     pub(crate) buffers: Rc<BufferPool<ServerMachine>>,
     /// Output buffer that multiplexed connections share while none of them uses it.
     pub(crate) shared_frames: Cell<Vec<u8>>,
+    /// Field lines of the head that a stream is about to send.
+    pub(crate) head_lines: Cell<Vec<u8>>,
     /// Keys of the listeners that serve HTTP/3.
     pub(crate) http3_listeners: RefCell<Vec<u64>>,
     /// TLS settings, if any listener uses TLS.

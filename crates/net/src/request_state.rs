@@ -42,6 +42,9 @@ pub(crate) enum Interception {
     Off,
     /// Replaced by the site's error page, if there is one.
     On,
+    /// Held back if it has one of these statuses, also if this server has written it. Others are replaced by the site's error page
+    /// if `uses_pages` is set.
+    Of { statuses: Rc<[Status]>, uses_pages: bool },
     /// Held back: its status and the fields to keep.
     HeldBack(Box<(Status, Fields)>),
 }

@@ -209,6 +209,7 @@ fn run_core<S: Service>(
         hints_over_http1: Cell::new(options.hints_over_http1),
         buffers: Rc::new(BufferPool::new(core.memory(), POOL_BYTES_MAX)),
         shared_frames: Cell::default(),
+        head_lines: Cell::default(),
         http3_listeners: RefCell::default(),
         tls: options.tls.clone(),
         gate: options.gate.clone(),

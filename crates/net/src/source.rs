@@ -91,6 +91,11 @@ impl Source {
         self.ready.set(self.ready.get() & !bits);
     }
 
+    /// Marks the source as readable, without an event: its owner tries to read.
+    pub(crate) fn expect_input(&self) {
+        self.ready.set(self.ready.get() | READ);
+    }
+
     /// Sets when the waiting task is woken and [`Source::take_expired`] returns true.
     pub(crate) fn set_deadline(&self, at: Moment) {
         self.deadline.set(at);

@@ -120,6 +120,8 @@ impl<S: Service> StreamRequests<S> {
             }
             MuxEvent::Request(id, request) => {
                 self.served = self.served.saturating_add(1);
+                // The stream may have ended when this returns.
+                self.idle_since = conn.core.now();
                 match check_admission(conn) {
                     RequestAdmission::Hold => self.held = Some((id, request)),
                     _ => start_stream(&self.engine, conn, id, *request),
@@ -214,12 +216,13 @@ fn check_admission(conn: &MuxConn) -> RequestAdmission {
     }
 }
 
-/// Starts the task of a stream.
+/// Starts the task of a stream and runs it up to its first wait.
 fn start_stream<S: Service>(engine: &Rc<Engine<S>>, conn: &Rc<MuxConn>, id: u32, request: StreamRequest) {
-    let refused = request.rejection;
-    let lane = StreamLane::open(conn, id, request);
     let engine = engine.clone();
-    conn.core.spawn_in_place(move || stream_task(engine, lane, refused));
+    conn.core.start_in_place(|| {
+        let refused = request.rejection;
+        stream_task(engine, StreamLane::open(conn, id, request), refused)
+    });
 }
 
 /// Serves one request in the task of its stream. Not an `async fn`, whose future would hold the lane twice.

@@ -65,6 +65,12 @@ pub(crate) fn allow_fragments(socket: &impl AsFd, is_ipv6: bool) -> io::Result<(
     Ok(())
 }
 
+/// Lets the kernel report connections to a listening socket when their first bytes have arrived (TCP_DEFER_ACCEPT), or
+/// after a second without any. On failure, it reports them at once.
+pub(crate) fn defer_accept(listener: &impl AsFd, defers: bool) {
+    let _ = set_option(listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, c_int::from(defers));
+}
+
 /// Sets an option of a socket that is an integer.
 #[allow(unsafe_code)]
 pub(crate) fn set_option(socket: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {

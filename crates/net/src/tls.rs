@@ -28,6 +28,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use failure::Failure;
+use http::append::COPY_BYTES;
 use rustls::AlertDescription;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
@@ -396,7 +397,7 @@ impl TlsStream {
         while taken < piece.len() {
             let max =
                 if self.written_bytes < SMALL_RECORDS_BYTES { RECORD_BYTES_FIRST } else { RECORD_BYTES };
-            let len = self.tls.writer().write(&piece[taken..piece.len().min(taken + max)])?;
+            let len = write_in_pieces(&mut self.tls.writer(), &piece[taken..piece.len().min(taken + max)])?;
             if len == 0 {
                 break;
             }
@@ -504,6 +505,17 @@ impl Write for TlsSocket<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Writes plaintext for one record, which rustls copies piece by piece: see [`COPY_BYTES`].
+fn write_in_pieces(writer: &mut impl Write, record: &[u8]) -> io::Result<usize> {
+    let mut pieces = [IoSlice::new(b""); RECORD_BYTES.div_ceil(COPY_BYTES)];
+    let mut count = 0;
+    for (piece, bytes) in pieces.iter_mut().zip(record.chunks(COPY_BYTES)) {
+        *piece = IoSlice::new(bytes);
+        count += 1;
+    }
+    writer.write_vectored(&pieces[..count])
 }
 
 fn error_of(fault: Fault) -> io::Error {

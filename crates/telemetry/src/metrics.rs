@@ -33,7 +33,7 @@ impl RouteLabels {
     pub fn of(site: &config::Site, route: &config::Route) -> RouteLabels {
         let branch = route.part_of.as_ref().and_then(|of| match &of.kind {
             HiddenRouteKind::Branch(name) => Some(format!("branch {name}")),
-            HiddenRouteKind::Mirror => None,
+            HiddenRouteKind::Mirror | HiddenRouteKind::ErrorServer => None,
         });
         let name = |action: &Action| match action {
             Action::Files(_) => "files".to_owned(),

@@ -37,8 +37,11 @@ impl Signer {
     }
 
     fn sign(&self, head: &Value, claims: &Value) -> String {
-        let text =
-            format!("{}.{}", encode(head.to_string().as_bytes()), encode(claims.to_string().as_bytes()));
+        self.sign_text(&head.to_string(), claims)
+    }
+
+    fn sign_text(&self, head: &str, claims: &Value) -> String {
+        let text = format!("{}.{}", encode(head.as_bytes()), encode(claims.to_string().as_bytes()));
         let signature = self.pair.sign(&SystemRandom::new(), text.as_bytes()).unwrap();
         format!("{text}.{}", encode(signature.as_ref()))
     }
@@ -220,5 +223,31 @@ fn secret_keys_must_come_from_files_and_be_long() {
     // Valid sets without usable keys verify no token.
     for none in ["{\"keys\": []}", "{\"keys\": [1, {}, {\"kty\": \"RSA\"}]}"] {
         assert_eq!(count(none, true), 0, "{none}");
+    }
+}
+
+/// Parsers that keep the first or the last of two members disagree about what was signed, so neither counts (RFC 7515
+/// section 4).
+#[test]
+fn tokens_with_duplicate_header_parameters_are_rejected() {
+    let signer = Signer::new("one");
+    let keys = keys(&[&signer]);
+    let rules = rules();
+    let verify = |head: &str| {
+        keys.verify(&rules, signer.sign_text(head, &good()).as_bytes(), UnixSeconds(500)).map(drop)
+    };
+    assert_eq!(verify(r#"{"alg":"ES256","kid":"one","typ":"JWT","own":{"a":1}}"#), Ok(()));
+    for head in [
+        r#"{"alg":"none","alg":"ES256","kid":"one"}"#,
+        r#"{"alg":"ES256","alg":"none","kid":"one"}"#,
+        r#"{"alg":"ES256","alg":"ES256","kid":"one"}"#,
+        r#"{"alg":"ES256","kid":"two","kid":"one"}"#,
+        r#"{"alg":"ES256","kid":"one","kid":"two"}"#,
+        r#"{"alg":"ES256","kid":"one","k\u0069d":"one"}"#,
+        r#"{"alg":"ES256","kid":"one","typ":"JWT","typ":"at+jwt"}"#,
+        r#"{"alg":"ES256","kid":"one","own":1,"own":2}"#,
+        r#"{"alg":"ES256","kid":"one","crit":["b64"],"crit":[]}"#,
+    ] {
+        assert!(matches!(verify(head), Err(JwtRefusal::Invalid(_))), "{head}");
     }
 }

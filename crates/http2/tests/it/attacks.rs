@@ -68,6 +68,18 @@ fn rapid_reset_attack_is_bounded() {
         [post(id, &[]), frame(RST_STREAM, 0, id, &[0, 0, 0, 8])].concat()
     });
     assert!(damage.requests <= 500 && damage.held < TABLES_BYTES, "{} requests", damage.requests);
+    // Answered, but the client cannot have received anything when it resets the stream.
+    let damage = attack(server(Conduct::Serves), 10_000, round);
+    assert!(damage.requests <= 500 && damage.held < TABLES_BYTES, "{} requests", damage.requests);
+    // What was sent, a client may reset at any time.
+    let mut sent = server(Conduct::Serves);
+    for at in 0..10_000 {
+        sent.feed(&get(stream(at)));
+        sent.machine.mark_sent();
+        sent.out.clear();
+        sent.feed(&frame(RST_STREAM, 0, stream(at), &[0, 0, 0, 8]));
+    }
+    assert_eq!(sent.error, None);
     // Handlers that never finish: their number is bounded by the stream limit and some room.
     let damage = attack(server(Conduct::Keeps), 10_000, round);
     assert!(damage.requests <= 128 + 32 + 8, "{} requests", damage.requests);

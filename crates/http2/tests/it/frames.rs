@@ -557,3 +557,83 @@ fn unread_streams_use_up_no_window_of_a_client_whose_streams_bound_it() {
     assert!(!driven.machine.release(last), "the stream is whole");
     assert_eq!(driven.machine.stream_count(), 0);
 }
+
+/// Heads that repeat each other, between others that change the table and sizes of the table, arrive as they were
+/// written.
+#[test]
+fn repeated_heads_are_read_as_they_were_written() {
+    let mut random = fastrand::Rng::with_seed(9);
+    let (mut server, mut client) = connected();
+    let mut repeats = 0;
+    let mut before = String::new();
+    for number in 0..400 {
+        if random.u8(..40) == 0 {
+            server.feed(&settings(&[(1, [0, 100, 4096][random.usize(..3)])]));
+        }
+        let lines = match random.u8(..8) {
+            0 => format!("x-number: {number}\r\nServer: k\r\n"),
+            1 => format!("date: {}\r\nServer: k\r\nConnection: close\r\n", number / 50),
+            _ => "Server: k\r\nContent-Type: text/html\r\nETag: \"1-2\"\r\n".to_owned(),
+        };
+        repeats += u32::from(before == lines);
+        let (stream, head) = client.machine.request(&LINE, true, &mut client.out).unwrap();
+        drop(head);
+        server.feed(&std::mem::take(&mut client.out));
+        let mut head = server.machine.respond(stream, http::Status::OK, true, &mut server.out).unwrap();
+        head.lines(lines.as_bytes());
+        drop(head);
+        server.machine.release(stream);
+        client.feed(&std::mem::take(&mut server.out));
+        client.machine.release(stream);
+        assert_eq!((client.error, server.error), (None, None), "at {number}");
+        let expected: Vec<(Vec<u8>, Vec<u8>)> = lines
+            .lines()
+            .filter_map(|line| line.split_once(": "))
+            .map(|(name, value)| (name.to_lowercase().into_bytes(), value.as_bytes().to_vec()))
+            .filter(|(name, _)| name != b"connection")
+            .collect();
+        let Some(Seen::Head { fields, .. }) = client.seen.pop() else { panic!("at {number}") };
+        assert_eq!(fields, expected, "at {number}");
+        before = lines;
+    }
+    assert!(repeats > 100);
+}
+
+fn connected() -> (Driven, Driven) {
+    let mut server = Driven::server(Options::default(), Conduct::Keeps);
+    let mut client = Driven::client(Options::default());
+    for _ in 0..2 {
+        client.machine.flush(&mut client.out);
+        server.feed(&std::mem::take(&mut client.out));
+        client.feed(&std::mem::take(&mut server.out));
+    }
+    (server, client)
+}
+
+/// A response's last frame gets END_STREAM after it was framed; bytes that are not exactly a DATA frame of the stream do
+/// not.
+#[test]
+fn last_frame_ends_the_message() {
+    let (mut server, mut client) = connected();
+    let [first, second] = [(); 2].map(|()| client.machine.request(&LINE, true, &mut client.out).unwrap().0);
+    server.feed(&std::mem::take(&mut client.out));
+    drop(server.machine.respond(first, http::Status::OK, false, &mut server.out));
+    drop(server.machine.respond(second, http::Status::OK, false, &mut server.out));
+    let start = server.out.len();
+    server.machine.data(first, b"all", false, &mut server.out);
+    let framed = server.out[start..].to_vec();
+    for wrong in 0..framed.len() {
+        assert!(!server.machine.end_with(first, &mut framed[..wrong].to_vec()), "{wrong} bytes");
+    }
+    assert!(!server.machine.end_with(first, &mut [&framed[..], b"x"].concat()), "more follows");
+    assert!(!server.machine.end_with(second, &mut framed.clone()), "of another stream");
+    assert!(server.machine.end_with(first, &mut server.out[start..]));
+    assert!(!server.machine.end_with(first, &mut framed.clone()), "it has ended");
+    client.feed(&std::mem::take(&mut server.out));
+    assert_eq!(client.error, None);
+    assert_eq!(
+        client.seen.last(),
+        Some(&Seen::Data { stream: first, content: b"all".to_vec(), ended: true })
+    );
+    assert!(!server.machine.release(first), "the stream was not cut");
+}

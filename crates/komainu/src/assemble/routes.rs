@@ -16,7 +16,6 @@ use cache_handler::purge_method::{PurgeAccess, PurgeToken, purge_tokens};
 use cache_handler::purge_order::SharedPurges;
 use cache_handler::rules::{CacheRules, RouteSuffixes};
 use certificates::tls::{TlsPlan, stream_acceptors};
-use coding::Dictionaries;
 use config::matcher::{RouteId, Routes};
 use config::{Action, Config, EncodedSlashes, HiddenRouteKind, PartOf, add_config_place};
 use engine::clients::access::ClientAccess;
@@ -36,6 +35,7 @@ use process::config_files::{ConfigFiles, MemoryFiles};
 use proxy::{CoreGroup, CurrentGroup, Proxy, UpstreamEvent};
 use reload::KeptState;
 use routing::edits::RouteEdits;
+use routing::error_server::RouteErrorServer;
 use routing::fixed::{fixed_response, status};
 use routing::geo::CountryDatabase;
 use routing::ids::IdRules;
@@ -67,7 +67,7 @@ use telemetry::traces::TraceExport;
 
 use crate::assemble::cluster::PeerPlan;
 use crate::assemble::content::{build_route_files, stripped_prefix};
-use crate::assemble::dictionaries;
+use crate::assemble::dictionaries::{self, DictionaryStores};
 use crate::assemble::discovery::UsedDiscovery;
 use crate::assemble::guards::{GuardPlan, number_guards};
 use crate::assemble::releases::{ReleasePlan, build_release, link_branches};
@@ -87,8 +87,8 @@ pub(crate) struct ServerPlan {
     pub(crate) groups: GroupPlan,
     /// The response cache; `None` if no route uses one.
     pub(crate) cache: Option<Arc<Cache>>,
-    /// The compression dictionaries; `None` if no route provides any.
-    pub(crate) dictionaries: Option<Arc<Dictionaries>>,
+    /// The compression dictionaries, by the guards of their routes; empty if no route provides any.
+    pub(crate) dictionaries: DictionaryStores,
     purge_tokens: HashMap<PathBuf, PurgeToken>,
     /// Error pages that are in memory instead of on disk.
     pages_in_memory: MemoryFiles,
@@ -150,7 +150,7 @@ impl ServerPlan {
         let cache = build_response_cache(&config, &mut kept, hosting)?;
         let budget = hosting.map(Hosting::memory).cloned().unwrap_or_default();
         let notices = hosting.map(Hosting::notices);
-        let dictionaries = dictionaries::build_store(&config, &mut kept, &budget);
+        let dictionaries = dictionaries::build_stores(&config, &mut kept, &budget);
         let limits = LimitPlan::new(&config, &mut kept, &budget);
         let sharing = shared_limits::open_sharing(&config, &mut kept, &files, notices)?;
         let site_auths: Vec<Vec<&Auth>> = config.sites.iter().map(|site| site.auths().collect()).collect();
@@ -550,6 +550,11 @@ fn build_route(
     if let Some(release) = build_release(&plan.releases, config, &plan.groups, groups, id) {
         steps.add(RouteStep::Release(release));
     }
+    if let Some(server) = &route.error_server {
+        let way = plan.groups.upstream_route(RouteId { site: id.site, route: server.route });
+        let server = RouteErrorServer::new(server, way.and_then(reach));
+        steps.add(RouteStep::ErrorServer(Rc::new(server)));
+    }
     let otherwise = route.otherwise.as_ref().filter(|_| !has_scripts).map(|action| match action {
         Action::App(mounted) => app(mounted),
         _ => proxy(),
@@ -561,7 +566,10 @@ fn build_route(
         }
         (handler, _) => handler,
     };
-    let is_counted = !matches!(&route.part_of, Some(PartOf { kind: HiddenRouteKind::Mirror, .. }));
+    let is_counted = !matches!(
+        &route.part_of,
+        Some(PartOf { kind: HiddenRouteKind::Mirror | HiddenRouteKind::ErrorServer, .. })
+    );
     Ok(Route {
         steps,
         handler,
@@ -664,7 +672,7 @@ fn open_files(
     let config = &plan.config;
     let notices = core_context.map(|of| of.notices);
     let mut options = build_route_files(config, id, files, cores, notices);
-    options.dictionaries = dictionaries::route_transport(config, plan.dictionaries.as_ref(), id);
+    options.dictionaries = dictionaries::route_transport(config, &plan.dictionaries, id);
     if has_scripts {
         php::configure_for_scripts(&mut options)?;
     }
@@ -732,7 +740,7 @@ fn build_route_cache(
     let purge = policy.purge.as_ref().map(access).map(Rc::new);
     // Stored content is modified for each client, so it cannot be stored compressed.
     let is_edited = !settings.replace.is_empty();
-    let dictionaries = dictionaries::route_transport(config, plan.dictionaries.as_ref(), id);
+    let dictionaries = dictionaries::route_transport(config, &plan.dictionaries, id);
     let route = config.route(id);
     // Another server runs the handler alone, without the steps of the route.
     let shares = matches!(&route.action, Action::Proxy(proxy) if !proxy.is_php) && route.part_of.is_none();

@@ -16,6 +16,7 @@ use certificates::tls::TlsPlan;
 use cluster::ClusterStore;
 use config::Config;
 use engine::generations::Generations;
+use engine::memory;
 use engine::options::{self, Descriptors};
 use hosting::watch;
 use hosting::workers::{AppHandles, Hosting};
@@ -169,6 +170,7 @@ pub(crate) fn run_server(
     }
     current.follow_discovery(&events);
     ready(&server.listeners().urls(), &control_listener.urls());
+    memory::unmap_start_code();
     if let Some(source) = source {
         let changes = ServerChanges {
             reload: Box::new(reload_command(&events)),

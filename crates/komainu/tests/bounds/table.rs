@@ -61,7 +61,8 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
 const ROWS: &[Row] = &[
     r(
         "connected, silent",
-        (2 * KIB, "`limits.connections`; closed after `timeouts.head`"),
+        // In the first second the kernel holds it alone.
+        (2 * KIB, "after a second in the kernel; `limits.connections`; closed after `timeouts.head`"),
         "",
         (50 * US, "a connection"),
         "2,000 connections, not a byte",

@@ -19,3 +19,4 @@ mod origins;
 mod poisoning;
 mod policy;
 mod purge;
+mod threads;

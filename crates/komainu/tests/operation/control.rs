@@ -191,10 +191,15 @@ fn reload_command_reports_application_that_fails_to_load() {
         }
         rig.get("/").expect(200, "one");
     }
-    rig.folder.write("app.psgi", "sub { [200, [], ['two']] }");
-    let (code, said) = reload(&["shop"]);
-    assert!(code == Some(0) && said.contains("shop"), "{said}");
-    rig.get("/").expect(200, "two");
+    // Each thread of the server answers with the new code as soon as the command has ended.
+    for text in ["two", "three", "four", "five"] {
+        rig.folder.write("app.psgi", format!("sub {{ [200, [], ['{text}']] }}"));
+        let (code, said) = reload(&["shop"]);
+        assert!(code == Some(0) && said.contains("shop"), "{said}");
+        for _ in 0..4 {
+            rig.get("/").expect(200, text);
+        }
+    }
     let (code, said) = reload(&["shelf"]);
     assert!(code == Some(1) && said.contains("no application shelf"), "{said}");
 }

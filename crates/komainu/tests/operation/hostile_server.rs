@@ -8,6 +8,7 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open, pidfd_send_signal};
 
-use crate::hosted::{is_alive, kill, status};
+use crate::hosted::{is_alive, kill, server, status};
 use crate::line::Line;
 use crate::privileges::{can_be_tested, of_user, start};
 use crate::rig::{Folder, Rig, eventually};
@@ -333,6 +334,60 @@ fn successor_is_refused(rig: Rig) {
     assert!(tried > 0, "there is a successor");
     assert!(kill(hostile.pid, "-CONT"));
     eventually("it serves", || rig.get("/").status() == 200);
+}
+
+/// Overwrites a variable in the memory from which a process got its environment, as the process could itself.
+fn overwrite_variable(pid: u32, known: &str, planted: &str) {
+    assert!(planted.len() < known.len());
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    // `env_start` is field 50 (proc_pid_stat(5)); the first after the name is field 3.
+    let start: u64 = stat.rsplit(')').next().unwrap().split_whitespace().nth(47).unwrap().parse().unwrap();
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap();
+    let at = environment.windows(known.len()).position(|part| part == known.as_bytes()).unwrap();
+    let bytes: Vec<u8> = planted.bytes().chain(std::iter::repeat(0)).take(known.len()).collect();
+    let memory = fs::OpenOptions::new().write(true).open(format!("/proc/{pid}/mem")).unwrap();
+    memory.write_all_at(&bytes, start + at as u64).unwrap();
+}
+
+#[test]
+fn hostile_server_does_not_choose_environment_of_its_successor() {
+    if !can_be_tested() {
+        return;
+    }
+    let folder = Folder::new();
+    folder.write("www/a", "A").write(
+        "komainu.toml",
+        r#"
+        listen = "127.0.0.1:0"
+        user = "65534"
+        group = "65534"
+        [[route]]
+        files = "www"
+        "#,
+    );
+    let mut command = server();
+    let known = format!("KOMAINU_TEST={}", "x".repeat(80));
+    let (name, value) = known.split_once('=').unwrap();
+    command.env("RUNTIME_DIRECTORY", folder.at("run")).env(name, value);
+    command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
+    let mut line = Line::new(Rig::start(command, folder));
+    let environment = |pid: u32| {
+        let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap();
+        String::from_utf8_lossy(&bytes).split('\0').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let planted = format!("LD_PRELOAD={}", line.rig.folder.at("planted.so").display());
+    let first = line.server().unwrap();
+    overwrite_variable(first, &known, &planted);
+    assert!(environment(first).contains(&planted), "the server has what it has planted");
+    line.upgrade();
+    let second = line.server().unwrap();
+    assert_ne!(first, second);
+    for pid in [line.pid, second] {
+        let found = environment(pid);
+        assert!(!found.iter().any(|one| one.starts_with("LD_")) && found.contains(&known), "{found:?}");
+    }
+    line.rig.get("/a").expect(200, "A");
+    line.stop();
 }
 
 #[test]

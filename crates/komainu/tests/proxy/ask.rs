@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 
 use crate::origin::{Ask, Origin, answer, ok};
 use crate::rig;
@@ -384,6 +385,85 @@ fn requests_fail_closed_without_a_valid_auth_answer() {
     // The head of a 2xx answer is sufficient, however large the body.
     rig.get("/in").expect(200, "secret");
     eventually("the log says what is wrong", || rig.reported().contains("`auth.ask` /"));
+}
+
+/// Content without end that an authentication server may send until its connection is closed.
+const ENDLESS_BYTES_MAX: usize = 32 << 20;
+
+/// Starts an authentication server whose content never ends, and reports the bytes that it could send of each answer.
+/// The path gives the status, and whether the content arrives in large chunks (`/200/flood`), until the connection is
+/// closed (`/200/close`) or slowly (`/200/drip`).
+fn endless_auth_server() -> (String, Receiver<(String, usize)>) {
+    let listener = rig::listener();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sent, received) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let sent = sent.clone();
+            std::thread::spawn(move || {
+                let mut head = [0; 4096];
+                let count = stream.read(&mut head).unwrap_or(0);
+                let path = text(&head[..count]).split(' ').nth(1).unwrap_or_default().to_owned();
+                let Some((status, kind)) = path.trim_start_matches('/').split_once('/') else { return };
+                let (framing, piece, pause) = match kind {
+                    "flood" => ("Transfer-Encoding: chunked\r\n", "1000\r\n", 0),
+                    "drip" => ("Transfer-Encoding: chunked\r\n", "1\r\n", 20),
+                    _ => ("Connection: close\r\n", "", 0),
+                };
+                let length = usize::from_str_radix(piece.trim_end(), 16).unwrap_or(0x1000);
+                let end = if piece.is_empty() { "" } else { "\r\n" };
+                let piece = format!("{piece}{}{end}", "x".repeat(length));
+                let mut next = format!("HTTP/1.1 {status} X\r\n{framing}\r\n");
+                let mut bytes = 0;
+                while bytes < ENDLESS_BYTES_MAX && stream.write_all(next.as_bytes()).is_ok() {
+                    bytes += next.len();
+                    next.clone_from(&piece);
+                    std::thread::sleep(std::time::Duration::from_millis(pause));
+                }
+                let _ = sent.send((path, bytes));
+            });
+        }
+    });
+    (url, received)
+}
+
+#[test]
+fn endless_auth_answers_are_given_up() {
+    let (url, sent) = endless_auth_server();
+    let origin = Origin::start(|_| ok("secret"));
+    let kinds =
+        ["/200/flood", "/200/close", "/200/drip", "/403/flood", "/403/close", "/403/drip", "/302/drip"];
+    let route = |path: &&str| {
+        format!(
+            r#"
+            [[route]]
+            path = "{path}"
+            proxy = "{}"
+            auth = {{ ask = "{url}{path}", timeout = "{}" }}
+            "#,
+            origin.url,
+            if path.ends_with("drip") { "500ms" } else { "30s" }
+        )
+    };
+    let rig = started(&kinds.iter().map(route).collect::<String>());
+    for path in kinds {
+        let answer = rig.get(path);
+        match &path[..4] {
+            // The head of a 2xx answer decides, and its content is read for `timeout` at most.
+            "/200" => _ = answer.expect(200, "secret"),
+            _ => assert!(matches!(answer.status(), 502 | 504), "{path}: {}", answer.head),
+        }
+    }
+    assert_eq!(origin.asks().len(), 3);
+    let mut ended = Vec::new();
+    eventually("all connections to the authentication server are closed", || {
+        ended.extend(sent.try_iter());
+        ended.len() == kinds.len()
+    });
+    for (path, bytes) in ended {
+        assert!(bytes < ENDLESS_BYTES_MAX, "{path}: {bytes} bytes");
+    }
 }
 
 #[test]

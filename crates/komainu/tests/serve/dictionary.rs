@@ -107,6 +107,58 @@ fn rules_select_dictionaries_and_their_matches() {
     rig.ask("/v.png", &has(&old, "dcb")).expect_no_field("Content-Encoding").expect_no_field("Vary");
 }
 
+/// Hash of "myPassword".
+const PASSWORD: &str = "$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC";
+const ALICE: &str = "Authorization: Basic YWxpY2U6bXlQYXNzd29yZA==\r\n";
+
+/// A client that knows only the hash of a guarded dictionary, as from Subresource Integrity, learns nothing of it: not that
+/// the server has it, and not from the length of what is compressed with it.
+#[test]
+fn guarded_dictionaries_are_used_only_behind_their_guard() {
+    let (secret, open) = versions();
+    let folder = Folder::new();
+    folder.write("users", format!("alice:{PASSWORD}\n"));
+    folder.write("public/app.js", &open).write("public/staff/app.js", &secret);
+    folder.write("public/staff/new.js", &open).write("public/allies/new.js", &open);
+    let guarded = |path: &str, guard: &str| {
+        format!(
+            r#"
+            [[route]]
+            path = "{path}"
+            {guard}
+            files = {{ root = "public", cache_control = "max-age=3600" }}
+            compress = true
+            use_as_dictionary = {{ match = "/*" }}
+            "#
+        )
+    };
+    let text = [
+        SETTINGS.to_owned(),
+        guarded("/staff/*", r#"auth = { basic = "users" }"#),
+        guarded("/allies/*", r#"auth = { basic = "users", realm = "another" }"#),
+        guarded("/*", ""),
+    ]
+    .concat();
+    let rig = Rig::config(folder, &text);
+    // The secret becomes a dictionary.
+    let staff = |path: &str, fields: &str| rig.ask(path, &format!("{ALICE}{fields}"));
+    staff("/staff/app.js", "")
+        .expect(200, &secret)
+        .expect_field("Use-As-Dictionary", "match=\"/*\", type=raw");
+    let known = has(&secret, "br, dcb");
+    let refused = rig.ask("/staff/app.js", &known);
+    refused.expect_status(401).expect_no_field("Use-As-Dictionary").expect_no_field("Content-Encoding");
+    rig.ask("/staff/new.js", &known).expect_status(401).expect_no_field("Content-Encoding");
+    // Where other clients get responses, it is unknown like any other hash, also to clients that have credentials.
+    for (path, fields) in [("/app.js", ""), ("/app.js", ALICE), ("/allies/new.js", ALICE)] {
+        let answer = rig.ask(path, &format!("{fields}{known}"));
+        answer.expect_status(200).expect_field("Content-Encoding", "br");
+    }
+    let delta = staff("/staff/new.js", &known);
+    delta.expect_status(200).expect_field("Content-Encoding", "dcb");
+    assert_eq!(decoded(&delta, &secret), open);
+}
+
 #[test]
 fn dictionaries_are_used_only_over_tls() {
     let (old, _) = versions();

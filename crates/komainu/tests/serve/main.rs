@@ -27,6 +27,7 @@ mod concurrent;
 mod conditions;
 mod dictionary;
 mod error_pages;
+mod error_server;
 mod files;
 mod geo;
 mod guards;

@@ -27,6 +27,8 @@ const SMALL_BYTES_MAX: usize = 4 * 1024;
 const FRAME_HEADERS_BYTES: usize = 36;
 /// Room below which no frame is made.
 const FRAMED_BYTES_MIN: usize = 512;
+/// Size of a response that may be framed without a turn in the queue. Larger ones could keep more urgent ones waiting.
+pub(super) const DIRECT_BYTES_MAX: usize = 4 * 1024;
 /// Memory of a connection that is not counted otherwise; mostly its task.
 const CONNECTION_BYTES: usize = 2 * 1024;
 
@@ -54,6 +56,10 @@ pub(crate) struct MuxConn {
     own_buffer: Cell<Vec<u8>>,
     /// Readable when a stream has output or has ended.
     pub(crate) wake_source: Rc<Source>,
+    /// Whether the connection's task is distributing what it has received, and will send next.
+    is_feeding: Cell<bool>,
+    /// Whether streams may frame their output meanwhile, because everything framed before was sent.
+    frames_directly: Cell<bool>,
     /// Whether the peer has closed its sending side, so that no window update can arrive.
     peer_ended: Cell<bool>,
     /// Total of frame bytes that left the machine's buffer, and of those known to be received.
@@ -87,6 +93,8 @@ impl MuxConn {
             paused: RefCell::default(),
             own_buffer: Cell::default(),
             wake_source: news,
+            is_feeding: Cell::new(false),
+            frames_directly: Cell::new(false),
             peer_ended: Cell::new(false),
             drained_bytes: Cell::new(0),
             acknowledged_bytes: Cell::new(0),
@@ -148,9 +156,22 @@ impl MuxConn {
         self.machine.borrow().position(stream.id).unwrap_or(stream.framed_position.get())
     }
 
-    /// Schedules the connection's task.
+    /// Schedules the connection's task, unless it is about to look.
     pub(crate) fn notify(&self) {
-        self.core.set_ready(&self.wake_source, READ);
+        if !self.is_feeding.get() {
+            self.core.set_ready(&self.wake_source, READ);
+        }
+    }
+
+    /// Runs the part of the connection's task that distributes what was received. `is_unblocked`: everything framed
+    /// so far was sent.
+    pub(crate) fn while_feeding<R>(&self, is_unblocked: bool, feed: impl FnOnce() -> R) -> R {
+        self.is_feeding.set(true);
+        self.frames_directly.set(is_unblocked);
+        let fed = feed();
+        self.is_feeding.set(false);
+        self.frames_directly.set(false);
+        fed
     }
 
     /// Schedules a stream that has output.
@@ -312,6 +333,45 @@ impl MuxConn {
                 self.send_queue.borrow_mut().requeue(stream);
             }
         }
+    }
+
+    /// Frames content of a small response at once, without a turn in the queue, if no stream waits for its turn. Returns
+    /// false if it has to be queued.
+    pub(crate) fn frame_directly(&self, stream: &StreamShared, bytes: &[u8]) -> bool {
+        if !self.may_frame_directly(stream) || bytes.len() > DIRECT_BYTES_MAX {
+            return false;
+        }
+        let mut machine = self.machine.borrow_mut();
+        let room = OUT_BYTES_MAX.saturating_sub(machine.unsent_bytes());
+        if bytes.len() + FRAMED_BYTES_MIN > room || machine.capacity(stream.id) < bytes.len() {
+            return false;
+        }
+        if let Some(out) = machine.shared_out() {
+            self.lend_buffer(out);
+        }
+        machine.data(stream.id, bytes, false);
+        stream.framed_position.set(self.drained_bytes.get() + machine.unsent_bytes() as u64);
+        true
+    }
+
+    /// Ends a response without trailers at once, if everything before was framed. Returns false if the end has to be
+    /// queued.
+    pub(crate) fn end_directly(&self, stream: &StreamShared) -> bool {
+        if !self.may_frame_directly(stream) {
+            return false;
+        }
+        let mut machine = self.machine.borrow_mut();
+        machine.end(stream.id);
+        stream.framed_position.set(self.drained_bytes.get() + machine.unsent_bytes() as u64);
+        true
+    }
+
+    fn may_frame_directly(&self, stream: &StreamShared) -> bool {
+        self.frames_directly.get()
+            && !stream.is_reset()
+            && stream.bucket().is_none()
+            && stream.output.borrow().is_framed()
+            && self.send_queue.borrow().is_empty()
     }
 
     /// Schedules the paused streams whose bandwidth limit permits sending again.

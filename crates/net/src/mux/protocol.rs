@@ -129,6 +129,11 @@ pub(crate) trait ContentFrames {
     /// Frames body bytes, at most [`ContentFrames::capacity`].
     fn data(&mut self, id: u32, bytes: &[u8], ends: bool);
 
+    /// Ends a message whose content was framed, without trailers.
+    fn end(&mut self, id: u32) {
+        self.data(id, b"", true);
+    }
+
     /// Frames body bytes that `read` stores in place, at most `len` and what flow control permits. `read` is
     /// called at most once, fills its slices in order, and returns the number of bytes, which is returned. If
     /// `ends`, the message ends when this is all of `len`.
@@ -163,6 +168,9 @@ pub(crate) trait MuxProtocol: ContentFrames {
     fn discard_limits(&self) -> (Millis, usize) {
         (DISCARD_TIME, DISCARD_BYTES_MAX)
     }
+
+    /// Takes back the head of a stream that has ended, whose memory another one can use.
+    fn take_back(&mut self, _head: Head, _bytes: Vec<u8>) {}
 
     /// Resets a stream and forgets it.
     fn reset(&mut self, id: u32, reason: ResetReason);
@@ -224,4 +232,7 @@ pub(crate) trait ByteProtocol: MuxProtocol {
 
     /// Returns the output buffer.
     fn out(&mut self) -> &mut Vec<u8>;
+
+    /// All output was sent.
+    fn mark_sent(&mut self) {}
 }

@@ -4,6 +4,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 
 use http::Fields;
+use http::append::append;
 use times::{Millis, Moment};
 
 use super::protocol::{AbortReason, ContentFrames, StreamPriority};
@@ -160,6 +161,11 @@ impl StreamOutput {
         self.bytes.len() - self.at
     }
 
+    /// Whether everything was framed, and nothing waits, not even a file that has to be read first.
+    pub(crate) fn is_framed(&self) -> bool {
+        self.len() == 0 && self.file.is_none() && self.end.is_none()
+    }
+
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         // Compacts only after at least as much was sent as remains, so that no more bytes are moved than
         // sent.
@@ -167,7 +173,7 @@ impl StreamOutput {
             self.bytes.drain(..self.at);
             self.at = 0;
         }
-        self.bytes.extend_from_slice(bytes);
+        append(&mut self.bytes, bytes);
     }
 
     /// Like [`StreamOutput::push`], without copying if there is no unsent output.

@@ -8,7 +8,7 @@ use http::encode::{FieldWriter, OutgoingFraming};
 use http::{BodySize, Fields, Head, HeadRef, Length, Reject, Status, Version};
 use times::Millis;
 
-use super::conn::MuxConn;
+use super::conn::{DIRECT_BYTES_MAX, MuxConn};
 use super::protocol::StreamRequest;
 use super::shared::{OUT_BYTES_MAX, StreamShared};
 use crate::bandwidth::{BandwidthLimit, ResponseBucket};
@@ -34,6 +34,8 @@ const CONNECTION_BYTES_FULL: usize = 1024 * 1024;
 /// Bytes loaded from a temporary file ahead of the client. Must not exceed what a handler keeps in memory
 /// before it spills: otherwise the same bytes would be written and loaded again endlessly.
 const LOADED_BYTES_MAX: usize = 4 * 1024;
+/// Capacity that the buffer for field lines keeps.
+const HEAD_LINES_BYTES_KEPT: usize = 16 * 1024;
 /// Bytes that a stream moves before it yields to others.
 const TURN_BYTES_MAX: usize = 256 * 1024;
 /// Memory of a stream without its buffers: mostly its future, then the fields of its head (5.3 KiB measured).
@@ -61,6 +63,8 @@ pub(crate) struct StreamLane {
     /// Output spilled to a file for a slow client; follows the output in `shared` and precedes `rest`.
     pub(crate) overflow: SpilledOutput,
     output_after_file: Vec<u8>,
+    /// Whether the response has announced at most [`DIRECT_BYTES_MAX`].
+    is_small: bool,
     /// Trailers of the response if it ends after `rest`.
     end: Option<Fields>,
     body_timeout: Millis,
@@ -94,6 +98,7 @@ impl StreamLane {
             allowed_bytes: limits.body_bytes_max,
             has_body_begun: false,
             trailers: None,
+            is_small: false,
             end: None,
             overflow: SpilledOutput::default(),
             output_after_file: Vec::new(),
@@ -305,7 +310,7 @@ impl StreamLane {
     ) -> BodySize {
         // HTTP/3 frames responses in the same way.
         let outgoing = OutgoingFraming::decide(self.head.method, Version::Http2, status, length, true);
-        let mut block = Vec::new();
+        let mut block = self.take_head_lines();
         let default_lines = &self.conn.context().default_lines;
         default_lines.with(self.conn.core.unix_s(), own, |default| block.extend_from_slice(default));
         if let Some(length) = outgoing.length {
@@ -316,23 +321,38 @@ impl StreamLane {
         }
         lines(&mut FieldWriter::new(&mut block));
         let body = outgoing.framing.size();
+        self.is_small = matches!(body, BodySize::Known(length) if length <= DIRECT_BYTES_MAX as u64);
         let ends = body == BodySize::None;
         self.send_head(status, &block, ends);
+        self.conn.context().head_lines.set(block);
         self.shared.output.borrow_mut().ended = ends;
         body
     }
 
     /// Sends an interim response.
     pub(crate) fn send_interim(&mut self, status: Status, lines: impl FnOnce(&mut FieldWriter<'_>)) {
-        let mut block = Vec::new();
+        let mut block = self.take_head_lines();
         lines(&mut FieldWriter::new(&mut block));
         self.send_head(status, &block, false);
+        self.conn.context().head_lines.set(block);
+    }
+
+    /// Returns the core's buffer for field lines, empty and not large.
+    fn take_head_lines(&self) -> Vec<u8> {
+        let mut lines = self.conn.context().head_lines.take();
+        lines.clear();
+        lines.shrink_to(HEAD_LINES_BYTES_KEPT);
+        lines
     }
 
     /// Sends body bytes, at least one.
     pub(crate) async fn send(&mut self, mut bytes: &[u8]) -> Result<(), Fault> {
         if self.overflow.is_some() {
             Box::pin(self.drain()).await?;
+        }
+        if self.is_small && self.conn.frame_directly(&self.shared, bytes) {
+            self.consume_budget(bytes.len()).await;
+            return Ok(());
         }
         while !bytes.is_empty() {
             let waiting = self.shared.output.borrow().len();
@@ -439,6 +459,9 @@ impl StreamLane {
         match *self.overflow {
             // The content of the temporary file is sent first.
             Some(_) => self.end = Some(trailers.clone()),
+            None if trailers.is_empty() && self.conn.end_directly(&self.shared) => {
+                self.shared.output.borrow_mut().ended = true;
+            }
             None => {
                 self.shared.output.borrow_mut().end = Some(trailers.clone());
                 self.conn.enqueue(&self.shared);
@@ -606,6 +629,8 @@ impl Drop for FileSending<'_> {
 
 impl Drop for StreamLane {
     fn drop(&mut self) {
+        let (head, bytes) = (std::mem::take(&mut self.head), std::mem::take(&mut self.head_bytes));
+        self.conn.machine.borrow_mut().take_back(head, bytes);
         self.conn.remove(&self.shared);
     }
 }

@@ -66,7 +66,7 @@ pub(super) fn frames(options: &MuxLinkOptions) -> Rc<RefCell<Frames>> {
         peer_limits: PeerLimits { held_bytes_max, credit_max: SERVER_CREDIT_MAX },
         ..http2::Options::default()
     });
-    Rc::new(RefCell::new(Frames { machine, out: Vec::new() }))
+    Rc::new(RefCell::new(Frames::new(machine)))
 }
 
 /// Runs a connection until its end.
@@ -302,7 +302,7 @@ fn write(conn: &ClientConn, wire: &mut ClientWire) -> Result<(), Fault> {
     let shared = wire.frames.clone();
     loop {
         let mut frames = shared.borrow_mut();
-        let Frames { machine, out } = &mut *frames;
+        let Frames { machine, out, .. } = &mut *frames;
         machine.flush(out);
         if out.is_empty() {
             out.shrink_to(OUT_BYTES_MAX);

@@ -91,17 +91,15 @@ fn bytes_before_or_after_the_limited_part_are_not_delayed() {
 
 #[test]
 fn rate_limit_pauses_do_not_trigger_the_write_timeout() {
-    let timeouts = Timeouts { write: Millis(100), ..Timeouts::default() };
+    let timeouts = Timeouts { write: Millis(500), ..Timeouts::default() };
     let server = start(&Options { timeouts, ..options(1) });
     let mut client = Client::connect(&server.addresses()[0]).unwrap();
     // A pause of one second for each 16 KiB.
-    let rate = 16 * 1024;
-    // Measured from before the request, when the server's clock starts.
+    client.send(&request("/big", "Rate: 16384\r\n")).unwrap();
     let began = Instant::now();
-    client.send(&request("/big", &format!("Rate: {rate}\r\n"))).unwrap();
-    let mut body = vec![0; 3 * 16 * 1024];
-    client.read_exact(&mut body).unwrap();
-    assert!(began.elapsed() >= at_least(body.len(), rate), "{:?}", began.elapsed());
+    client.read_exact(&mut vec![0; 3 * 16 * 1024]).unwrap();
+    // The rate is not what is tested here: a server that is stalled measures from an earlier time.
+    assert!(began.elapsed() >= Duration::from_millis(2 * 500), "{:?}", began.elapsed());
     drop(client);
     wait_until("the connection is over", || open(&server) == 0);
     assert!(rig::finish(server));

@@ -63,7 +63,14 @@ fn drain_finishes_running_requests_and_closes_idle_ones() {
     let last = if answer.closes() { answer } else { busy.answer().unwrap() };
     assert!(last.closes());
     assert_eq!(last.body, b"slow");
-    assert_eq!((idle.rest().unwrap(), silent.rest().unwrap()), (Vec::new(), Vec::new()));
+    assert_eq!(idle.rest().unwrap(), b"");
+    // A client that has sent nothing is perhaps not accepted yet, and then notices the end when it sends.
+    let noticed = silent.send(b"GET").and_then(|()| silent.rest());
+    assert!(noticed.map_or_else(|error| is_end(&error), |rest| rest.is_empty()));
+}
+
+fn is_end(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
 }
 
 #[test]

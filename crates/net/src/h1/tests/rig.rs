@@ -60,6 +60,7 @@ impl Rig {
             gate: None,
             buffers: Rc::default(),
             shared_frames: Cell::default(),
+            head_lines: Cell::default(),
             counters: Arc::new(Counters::default()),
             is_draining: Cell::new(false),
             connection_limit: ConnectionLimit::new(limits.connections_max),

@@ -191,6 +191,27 @@ fn stream_requests_are_served_like_ordinary_requests() {
     rig.assert_empty();
 }
 
+/// Requests that are answered at once leave no stream behind by which the connection could seem busy.
+#[test]
+fn connection_in_use_is_not_closed_as_idle() {
+    let rig = Rig::with_short_timeouts();
+    let mut client = ToyClient::new(&rig, 1);
+    for id in (1..=9).step_by(2) {
+        client.send(&get(id, "/fixed?1"));
+        client.run_until_idle(&rig);
+        assert!(client.have_ended(&[id]), "stream {id} is answered");
+        rig.advance_ms(6_000);
+        client.run_until_idle(&rig);
+        assert!(!client.has_received_goaway, "after stream {id}");
+    }
+    rig.advance_ms(9_500);
+    client.run_until_idle(&rig);
+    assert!(client.has_received_goaway, "an idle connection is closed");
+    client.wire.client_closes();
+    rig.run_until_idle();
+    rig.assert_empty();
+}
+
 #[test]
 fn reading_stream_bodies_replenishes_the_window() {
     let rig = rig_with_large_limits();
