@@ -250,13 +250,22 @@ impl<'d> Translation<'d> {
 
     /// Whether all servers merge slashes.
     fn always_merges_slashes(&self) -> bool {
-        let mut found = false;
-        for level in &self.http.levels {
-            super::tree::visit(level, &mut |one| {
-                found |= one.name == "merge_slashes" && one.first_arg() == "off";
-            });
-        }
-        !found
+        self.merges_slashes() == Some(true)
+    }
+
+    /// Whether servers merge slashes; `None` if some do and others do not: the default server of an address decides for
+    /// the others there.
+    pub(super) fn merges_slashes(&self) -> Option<bool> {
+        let is_on = |one: &NginxDirective| one.first_arg() != "off";
+        let of_all = self.http.effective("merge_slashes").is_none_or(is_on);
+        let of_server = |server: &NginxDirective| {
+            let own = server.block_directives().iter().rfind(|one| one.name == "merge_slashes");
+            own.map_or(of_all, is_on)
+        };
+        let servers = self.http.levels.iter().copied().flatten().filter(|one| one.name == "server");
+        let mut all = servers.map(of_server);
+        let first = all.next()?;
+        all.all(|other| other == first).then_some(first)
     }
 
     /// Returns the patterns of a location and the groups of its expression; `None` if its paths cannot be

@@ -16,6 +16,8 @@ mod odd_addresses;
 
 mod driver;
 
+mod encoded_slashes;
+
 mod guards;
 
 mod maps;
