@@ -156,7 +156,7 @@ impl<'d> Translation<'d> {
         if is_default && is_less {
             files.retain(|(key, _)| key != "index");
         }
-        if is_less && matches!(place.matcher, LocationMatcher::Prefix(..) | LocationMatcher::Server) {
+        if is_less && !is_for_files && !matches!(place.matcher, LocationMatcher::Exact(_)) {
             for one in place.scope.effective_all("index") {
                 self.ledger.mark_different(
                     one.entry,
@@ -378,11 +378,13 @@ impl<'d> Translation<'d> {
             let Some(servers) = own.get("php").map(without_front_script) else { continue };
             let has_path_info = place.paths.matches("/verify.php/x");
             let mut is_covered = false;
+            let mut refusing: Vec<&LocationPlace<'d>> = Vec::new();
             let agrees = places.iter().zip(routes.iter()).skip(at + 1).all(|(other, sections)| {
                 if !may_be_script(other, has_path_info) {
                     return true;
                 }
                 if sections.iter().all(only_refuses) {
+                    refusing.extend((!sections.is_empty() && !is_of_hidden_files(other)).then_some(other));
                     return true;
                 }
                 let same = sections.iter().filter(|section| !only_refuses(section)).all(|section| {
@@ -404,6 +406,10 @@ impl<'d> Translation<'d> {
                     format!("{MISSING_SCRIPT_REMARK} is for `{front}` here, as all other paths"),
                 );
             }
+            if let (Some(other), Some(entry)) = (refusing.first(), place.entry) {
+                let other = other.matcher.to_nginx_syntax();
+                self.ledger.mark_different(entry, format!("scripts that match `{other}` are refused too"));
+            }
             routes[at].clear();
         }
     }
@@ -421,6 +427,11 @@ fn may_be_script(place: &LocationPlace<'_>, has_path_info: bool) -> bool {
             !bound || found.is_empty() || found.iter().any(|(text, ..)| text.contains(".php"))
         }
     }
+}
+
+/// Whether a location is for hidden files alone, which are not served in any case.
+fn is_of_hidden_files(place: &LocationPlace<'_>) -> bool {
+    matches!(&place.matcher, LocationMatcher::Regex(regex, _) if regex.trim_start_matches('^').starts_with(r"/\."))
 }
 
 /// Returns an expression without its first negative lookahead, which matches more.
