@@ -36,6 +36,7 @@ pub struct RouteSuffix {
 }
 
 /// Key suffixes of all routes of a site.
+#[derive(Default)]
 pub struct RouteSuffixes {
     /// Suffixes by route; a single one if the URL alone selects the route.
     by_route: Vec<Vec<u8>>,
@@ -43,9 +44,12 @@ pub struct RouteSuffixes {
 }
 
 impl RouteSuffixes {
-    /// Creates the suffixes of a site. `has_cache` returns whether a route, given its index, has a cache.
-    pub fn new(site: &config::Site, has_cache: impl Fn(usize) -> bool) -> RouteSuffixes {
+    /// Creates the suffixes of a site; none if no route has a cache.
+    pub fn new(site: &config::Site) -> RouteSuffixes {
         let routes = &site.routes;
+        if routes.iter().all(|route| site.cache_of(route).is_none()) {
+            return RouteSuffixes::default();
+        }
         // Another site may have the same host at different addresses.
         let mut addresses: Vec<String> =
             site.listen.iter().map(|listener| format!(" listen={}", listener.address)).collect();
@@ -83,8 +87,8 @@ impl RouteSuffixes {
             format!("{of_site} route={:016x}", hasher.finish()).into_bytes()
         };
         let own: Vec<Vec<u8>> = routes.iter().map(name).collect();
-        let cached = own.iter().enumerate().filter(|(index, _)| has_cache(*index));
-        RouteSuffixes { all: cached.map(|(_, name)| name.clone()).collect(), by_route: own }
+        let cached = own.iter().zip(routes).filter(|(_, route)| site.cache_of(route).is_some());
+        RouteSuffixes { all: cached.map(|(name, _)| name.clone()).collect(), by_route: own }
     }
 
     /// Returns the suffix of a route, by its index.

@@ -4,7 +4,7 @@ use crate::error_pages::ErrorPages;
 use crate::replace::BodyEdit;
 use crate::response_headers::ResponseHeaders;
 use crate::server::Config;
-use crate::site::EncodedSlashes;
+use crate::site::{EncodedSlashes, Route, Site};
 use admission::auth::Auth;
 use admission::cors::Cors;
 use admission::crawlers::Crawlers;
@@ -117,6 +117,13 @@ impl Config {
             auth: innermost([route.map(|route| &route.auth), site.map(|site| &site.auth)]),
             response_headers: headers.into_iter().flatten().filter(|rules| !rules.is_empty()).collect(),
         }
+    }
+}
+
+impl Site {
+    /// The cache of one of its routes: that of the route, or its own. As [`RouteSettings::cache`], where nothing else is asked.
+    pub fn cache_of<'a>(&'a self, route: &'a Route) -> Option<&'a CachePolicy> {
+        innermost([Some(&route.cache), Some(&self.cache)])
     }
 }
 

@@ -77,6 +77,7 @@ pub use error_pages::{ErrorPages, StatusPattern};
 pub use error_server::ErrorServer;
 pub use geo::{CountryPattern, Geo};
 pub use levels::RouteSettings;
+pub use listeners::listener_key;
 pub use mirror::{InjectedFault, Mirror};
 pub use named_files::NamedFiles;
 pub use referer::{RefererExpression, RefererPattern};

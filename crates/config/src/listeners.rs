@@ -28,8 +28,9 @@ impl Config {
     }
 }
 
-/// The number of an address: see [`Config::listener_key`].
-pub(crate) fn listener_key(address: &Listen, is_of_sites: bool) -> u64 {
+/// The number of an address: see [`Config::listener_key`]. `is_of_sites` says whether it is one of
+/// [`Config::site_listeners`].
+pub fn listener_key(address: &Listen, is_of_sites: bool) -> u64 {
     let mut hasher = DefaultHasher::new();
     address.hash(&mut hasher);
     hasher.finish() & !1 | u64::from(is_of_sites)

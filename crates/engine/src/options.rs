@@ -1,10 +1,11 @@
 //! Options of the engine: addresses, threads, limits and the number of file descriptors.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::{fs, io};
 
 use bench::procfs;
-use config::{Action, Config};
+use config::{Action, Config, listener_key};
 use net::{BindAddress, ConfiguredListener, Listen, ListenOptions, Listener, PeerSet, StreamListener};
 use process::sockets::InheritedSockets;
 use rustix::process::{Resource, getrlimit};
@@ -237,6 +238,7 @@ pub const PEER_LISTENER_KEY: u64 = u64::MAX;
 
 /// Addresses to listen on.
 pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
+    let of_sites: HashSet<&Listen> = config.site_listeners.iter().map(|listener| &listener.address).collect();
     let proxies = |listener: &ConfiguredListener| {
         listener.proxy_protocol.as_ref().map(|from| PeerSet {
             // The permissions of the socket's file decide who may connect.
@@ -250,7 +252,7 @@ pub fn listen_options(config: &Config) -> Vec<ListenOptions> {
         let h2c = listener.h2c;
         let http3 = tls && listener.http3.unwrap_or(config.tls.http3);
         let streams = stream_listener(config, &listener.address);
-        let key = config.listener_key(&listener.address);
+        let key = listener_key(&listener.address, of_sites.contains(&listener.address));
         let listen = move |at| ListenOptions {
             address: at,
             proxy_protocol: sources.clone(),

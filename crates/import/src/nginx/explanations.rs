@@ -218,9 +218,11 @@ impl NginxScratch {
             if about_scripts && !path.to_ascii_lowercase().contains(".php") {
                 return None;
             }
+            let is_of_repeated = new == 400 && repeats_field && is_of_repeated_field(remarks, one);
             if explains_only_refusals(one, remark)
                 && *aspect == Aspect::Status
-                && !matches!(answers.statuses.1, 403 | 404 | 405 | 501)
+                && !matches!(new, 403 | 404 | 405 | 501)
+                && !is_of_repeated
             {
                 return None;
             }

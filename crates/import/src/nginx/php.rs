@@ -156,7 +156,9 @@ impl<'d> Translation<'d> {
         if is_default && is_less {
             files.retain(|(key, _)| key != "index");
         }
-        if is_less && !is_for_files && !matches!(place.matcher, LocationMatcher::Exact(_)) {
+        let is_refused = place.scope.innermost_last("deny").is_some_and(|one| one.first_arg() == "all")
+            || is_of_hidden_files(place);
+        if is_less && !is_for_files && !is_refused && !matches!(place.matcher, LocationMatcher::Exact(_)) {
             for one in place.scope.effective_all("index") {
                 self.ledger.mark_different(
                     one.entry,

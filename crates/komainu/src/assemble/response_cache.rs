@@ -22,9 +22,9 @@ pub(crate) fn build_response_cache(
     kept: &mut KeptState,
     hosting: Option<&Hosting>,
 ) -> io::Result<Option<Arc<Cache>>> {
-    let routes = config.sites.iter().enumerate();
-    let mut routes = routes.flat_map(|(site, each)| (0..each.routes.len()).map(move |route| (site, route)));
-    if !routes.any(|(site, route)| config.settings(Some(site), Some(route)).cache.is_some()) {
+    let mut caches =
+        config.sites.iter().flat_map(|site| site.routes.iter().map(|route| site.cache_of(route)));
+    if !caches.any(|cache| cache.is_some()) {
         return Ok(None);
     }
     let memory = hosting.map(Hosting::memory).cloned().unwrap_or_default();

@@ -187,11 +187,9 @@ impl ServerPlan {
             config.error_page_files().filter_map(|path| Some((path.clone(), files.in_memory(path)?)));
         let pages_in_memory = pages_in_memory.collect();
         let control_access = Arc::new(ControlAccess::new(&config, &files)?);
-        let cache_places = config.sites.iter().enumerate().map(|(at, site)| {
-            RouteSuffixes::new(site, |route| config.settings(Some(at), Some(route)).cache.is_some())
-        });
+        let cache_locations = config.sites.iter().map(|site| RouteSuffixes::new(site)).collect();
         let plan = ServerPlan {
-            cache_locations: cache_places.collect(),
+            cache_locations,
             groups,
             tls: Mutex::new(tls.map(Arc::new)),
             https_port,
