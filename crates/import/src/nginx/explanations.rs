@@ -219,10 +219,13 @@ impl NginxScratch {
                 return None;
             }
             let is_of_repeated = new == 400 && repeats_field && is_of_repeated_field(remarks, one);
+            // nginx redirects to the path with the slash.
+            let is_of_folder = old == 301 && !path.ends_with('/') && is_without_index(remark);
             if explains_only_refusals(one, remark)
                 && *aspect == Aspect::Status
                 && !matches!(new, 403 | 404 | 405 | 501)
                 && !is_of_repeated
+                && !is_of_folder
             {
                 return None;
             }
@@ -414,15 +417,16 @@ fn has_reason(remark: &ImportRemark, reason: &str) -> bool {
 
 /// Whether a remark can only explain refusals, because an untranslated directive closes its routes.
 fn explains_only_refusals(directive: &NginxDirective, remark: &ImportRemark) -> bool {
-    let is_without_index = || {
-        !remark.reasons.is_empty()
-            && remark.reasons.iter().all(|reason| reason.contains("folders have no index"))
-    };
     // `satisfy any` is translated as `all`, which may also ask for a password.
     let is_closed = remark.verdict == ImportVerdict::Impossible
         && directive.name != "satisfy"
         && !is_harmless(&directive.name);
-    is_closed || is_without_index()
+    is_closed || is_without_index(remark)
+}
+
+/// Whether a remark says only that the folders of a location have no index pages.
+fn is_without_index(remark: &ImportRemark) -> bool {
+    !remark.reasons.is_empty() && remark.reasons.iter().all(|reason| reason.contains("folders have no index"))
 }
 
 /// Whether a location's own pattern matches a path, regardless of other locations.

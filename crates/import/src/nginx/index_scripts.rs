@@ -18,16 +18,23 @@ impl<'d> Translation<'d> {
         locations: &ServerLocations<'d>,
         section: &TomlSection,
     ) -> Option<TomlSection> {
-        section.get("php")?;
         let Some(TomlItem::Table(files)) = section.get("files") else { return None };
-        let Some((_, TomlItem::List(names))) = files.iter().find(|(key, _)| key == "index") else {
-            return None;
+        let has_php = section.get("php").is_some();
+        let scripts: Vec<String> = match files.iter().find(|(key, _)| key == "index") {
+            Some((_, TomlItem::List(names))) if has_php => {
+                let is_script = |item: &TomlItem| match item {
+                    TomlItem::Text(name) if name.ends_with(".php") => Some(name.clone()),
+                    _ => None,
+                };
+                names.iter().filter_map(is_script).collect()
+            }
+            // Of the folders of an expression, the script is left out of `index`: the next page is not to be sent in its place.
+            _ if !has_php && matches!(place.matcher, LocationMatcher::Regex(..)) => {
+                let names = place.scope.effective_all("index").into_iter().flat_map(|one| &one.args);
+                names.filter(|name| name.ends_with(".php")).cloned().collect()
+            }
+            _ => return None,
         };
-        let is_script = |item: &TomlItem| match item {
-            TomlItem::Text(name) if name.ends_with(".php") => Some(name.clone()),
-            _ => None,
-        };
-        let scripts: Vec<String> = names.iter().filter_map(is_script).collect();
         let folder = match &place.matcher {
             LocationMatcher::Prefix(path, _) => format!("{}/", path.trim_end_matches('/')),
             LocationMatcher::Exact(path) => path.clone(),
@@ -37,6 +44,9 @@ impl<'d> Translation<'d> {
             locations.find_location(&format!("{folder}{name}")).filter(|found| script_pass(found).is_some())
         };
         let differs = |other: &LocationPlace<'d>, name: &String| {
+            if !has_php {
+                return script_pass(other).is_some() && self.may_refuse_more(&other.scope, &place.scope);
+            }
             let own = handler(name);
             let shown = |place: &LocationPlace<'d>| -> Vec<Vec<String>> {
                 let names = ["limit_req", "limit_conn"];

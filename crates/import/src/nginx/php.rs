@@ -267,10 +267,11 @@ impl<'d> Translation<'d> {
             own != shown(other, names) && !own.iter().all(|one| one.ends_with(" off"))
         });
         let acts = |one: &NginxDirective| match one.name.as_str() {
-            "return" | "limit_except" => true,
+            // Its path becomes another one, which may be that of another location.
+            "return" | "limit_except" | "rewrite" => true,
             "if" => !is_file_fallback(one) && !one.block_directives().iter().all(|inner| inner.name == "set"),
             // Translated before, or with the route.
-            "rewrite" | "set" | "break" | "try_files" | "fastcgi_pass" => false,
+            "set" | "break" | "try_files" | "fastcgi_pass" => false,
             _ => one.block.is_none() && self.ledger.is_impossible(one.entry) && !self.is_harmless(&one.name),
         };
         is_stricter || script.innermost().iter().any(acts)
