@@ -46,6 +46,40 @@ pub(crate) fn path_matches(pattern: &str, path: &str) -> bool {
     PathPattern::parse(pattern).is_ok_and(|pattern| pattern.matches(path.as_bytes()))
 }
 
+/// Whether an expression of nginx matches a path, or cannot be tried.
+pub(crate) fn may_match_path(regex: &str, path: &str) -> bool {
+    let plain =
+        |regex: &str| path_expression(regex, false).ok().map(|found| path_matches(&found.pattern, path));
+    // `^/(?!index|remote)`: at a known place, what is excluded is an expression of its own.
+    let excluded = || {
+        let (before, rest) = regex.split_once("(?!").filter(|(before, _)| before.starts_with('^'))?;
+        let (inside, behind) = rest.split_at(closing_parenthesis(rest)?);
+        let (is_in, is_out) =
+            (plain(&format!("{before}{}", &behind[1..]))?, plain(&format!("{before}(?:{inside})"))?);
+        before[1..]
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "/-_".contains(c))
+            .then_some(is_in && !is_out)
+    };
+    plain(regex).or_else(excluded).unwrap_or(true)
+}
+
+/// Returns the place of the parenthesis that ends a group whose beginning is not part of `rest`.
+fn closing_parenthesis(rest: &str) -> Option<usize> {
+    let mut depth = 0_usize;
+    let mut at = 0;
+    for token in regex_tokens(rest) {
+        match token.kind {
+            RegexTokenKind::Open => depth += 1,
+            RegexTokenKind::Close if depth == 0 => return Some(at),
+            RegexTokenKind::Close => depth -= 1,
+            _ => {}
+        }
+        at += token.text.len();
+    }
+    None
+}
+
 /// Whether all paths that a pattern or expression matches begin with `prefix`. Returns false if this cannot
 /// be determined.
 pub(crate) fn implies_prefix(pattern: &str, prefix: &str) -> bool {

@@ -45,7 +45,8 @@ impl<'d> Translation<'d> {
         };
         let differs = |other: &LocationPlace<'d>, name: &String| {
             if !has_php {
-                return script_pass(other).is_some() && self.may_refuse_more(&other.scope, &place.scope);
+                return script_pass(other).is_some()
+                    && self.may_refuse_more(None, (&other.scope, &place.scope));
             }
             let own = handler(name);
             let shown = |place: &LocationPlace<'d>| -> Vec<Vec<String>> {
@@ -58,7 +59,7 @@ impl<'d> Translation<'d> {
                     && (other.is_closed
                         || script_pass(other).is_none()
                         || shown(own) != shown(other)
-                        || self.may_refuse_more(&other.scope, &own.scope))
+                        || self.may_refuse_more(None, (&other.scope, &own.scope)))
             })
         };
         let may_have = |other: &LocationPlace<'d>, name: &String| match &other.matcher {

@@ -6,6 +6,7 @@ use super::scope::{Scope, replace_constants};
 use super::translation::{LocationMatcher, Translation, make_unavailable};
 use super::tree::NginxDirective;
 use crate::draft::{TomlItem, TomlSection};
+use crate::expressions::may_match_path;
 use crate::paths::{matching_examples, may_be_folder};
 
 /// Paths of scripts that are tested against the patterns of locations.
@@ -186,7 +187,7 @@ impl<'d> Translation<'d> {
             }
             return;
         };
-        if self.may_refuse_more(&scope, &place.scope) {
+        if self.may_refuse_more(Some(&script), (&scope, &place.scope)) {
             return self.refuse_script((&script, front), place, section);
         }
         let root = place.scope.folder().map(|one| one.first_arg().trim_end_matches('/'));
@@ -254,8 +255,13 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Whether the location of a script may refuse requests that the location which leads to it lets in.
-    pub(super) fn may_refuse_more(&self, script: &Scope<'d>, other: &Scope<'d>) -> bool {
+    /// Whether the location of a script may refuse requests that the location which leads to it lets in; `path` is that of
+    /// the script, if there is only one.
+    pub(super) fn may_refuse_more(
+        &self,
+        path: Option<&str>,
+        (script, other): (&Scope<'d>, &Scope<'d>),
+    ) -> bool {
         const GUARDS: [&[&str]; 5] =
             [&["allow", "deny"], &["auth_basic"], &["auth_basic_user_file"], &["auth_request"], &["satisfy"]];
         let shown = |scope: &Scope<'d>, names: &[&str]| -> Vec<String> {
@@ -267,8 +273,9 @@ impl<'d> Translation<'d> {
             own != shown(other, names) && !own.iter().all(|one| one.ends_with(" off"))
         });
         let acts = |one: &NginxDirective| match one.name.as_str() {
+            "return" | "limit_except" => true,
             // Its path becomes another one, which may be that of another location.
-            "return" | "limit_except" | "rewrite" => true,
+            "rewrite" => path.is_none_or(|path| may_match_path(one.first_arg(), path)),
             "if" => !is_file_fallback(one) && !one.block_directives().iter().all(|inner| inner.name == "set"),
             // Translated before, or with the route.
             "set" | "break" | "try_files" | "fastcgi_pass" => false,
