@@ -62,7 +62,8 @@ impl<'d> Translation<'d> {
         }
         let has_index = self.write_index(place, locations, &mut files);
         self.write_file_settings(scope, &mut files);
-        if !has_index {
+        let leaves_out = scope.effective_all("index").into_iter().flat_map(|one| &one.args).any(is_left_out);
+        if !has_index || leaves_out {
             // The index page may exist to hide the contents of a directory.
             files.remove("listing");
         }
@@ -91,17 +92,17 @@ impl<'d> Translation<'d> {
         files: &mut TomlSection,
     ) -> bool {
         let index = self.take_all(&place.scope, "index");
-        let names: Vec<&str> = index.iter().flat_map(|one| &one.args).map(String::as_str).collect();
         for one in &index {
-            if one.args.iter().any(|name| name.contains(['$', '/'])) {
+            if one.args.iter().any(is_left_out) {
                 self.ledger.mark_different(
                     one.entry,
-                    "a name with variables or a path is left out, and those behind it",
+                    "a name with variables or a path is left out, and those behind it; folders are not listed",
                 )
             }
         }
         // Pages that follow a name that is left out would answer instead of it.
-        let mut names: Vec<&str> = names.into_iter().take_while(|name| !name.contains(['$', '/'])).collect();
+        let names = index.iter().flat_map(|one| &one.args).take_while(|name| !is_left_out(name));
+        let mut names: Vec<&str> = names.map(String::as_str).collect();
         if index.is_empty() {
             names.push("index.html");
         }
@@ -460,6 +461,11 @@ impl<'d> Translation<'d> {
             }
         }
     }
+}
+
+/// Whether a name of `index` is left out.
+fn is_left_out(name: &String) -> bool {
+    name.contains(['$', '/'])
 }
 
 pub(super) fn autoindex(one: &AppliedDirective<'_>, files: &mut TomlSection) -> Outcome {
