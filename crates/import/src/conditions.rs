@@ -1,6 +1,6 @@
 //! Conditions of routes, shared by the importers of several servers.
 
-use crate::draft::{CONDITIONS, TomlItem, TomlSection};
+use crate::draft::{CONDITIONS, LINE_FEED_PATTERN, TomlItem, TomlSection};
 use crate::expressions::{escape_literal, path_expression};
 use crate::findings::Untranslatable;
 use shapes::pattern::ValuePattern;
@@ -250,6 +250,16 @@ pub(crate) fn compare_cookie(
         "~" | "~*" if value == "^$" => vec![RouteCondition::none_of(&[of("[^;]")])],
         _ => return Err("a route compares a cookie with no expression".into()),
     })
+}
+
+/// A route that refuses paths with a line feed: `$` in expressions of other servers matches before one at the end, so that a
+/// route behind the guarded one could answer.
+pub(crate) fn refuse_line_feeds() -> TomlSection {
+    let mut section = TomlSection::default();
+    section.comment("Expressions of nginx treat a line feed in another way.");
+    section.set_text("path", LINE_FEED_PATTERN);
+    section.set("respond", TomlItem::Number(404));
+    section
 }
 
 /// Makes a route answer 403 because its condition cannot be translated: requests that the original server

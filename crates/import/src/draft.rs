@@ -105,6 +105,9 @@ fn write_key(key: &str, out: &mut String) {
     if is_bare { out.push_str(key) } else { quote(key, out) }
 }
 
+/// Pattern of the paths with a line feed.
+pub(crate) const LINE_FEED_PATTERN: &str = r"~ \n";
+
 /// Keys and values of one table, with the comments above it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct TomlSection {
@@ -134,6 +137,11 @@ impl TomlSection {
 
     pub(crate) fn set_text(&mut self, key: &str, text: impl Into<String>) {
         self.set(key, TomlItem::text(text));
+    }
+
+    /// Whether it is the route that refuses paths with a line feed.
+    fn refuses_line_feeds(&self) -> bool {
+        matches!(self.get("path"), Some(TomlItem::Text(path)) if path == LINE_FEED_PATTERN)
     }
 
     pub(crate) fn remove(&mut self, key: &str) -> Option<TomlItem> {
@@ -430,6 +438,10 @@ impl SiteDraft {
             // These directives have no effect on redirects, rewrites and refusals, so such routes may inherit
             // them.
             let is_without = |route: &TomlSection| {
+                // Its paths are refused with and without them.
+                if route.refuses_line_feeds() {
+                    return true;
+                }
                 matches!(key, "compress" | "cache" | "limits" | "timeouts")
                     && (route.get("redirect").is_some() || only_rewrites(route) || route.is_closed())
                     && route.get(key).is_none()

@@ -694,8 +694,8 @@ pub(crate) const DIFFERENCES: &[&str] = &[
      If-Modified-Since later than the change is answered 304; ranges that are close to each other are sent as one; listings say Vary: Accept; media types are \
      those of Komainu's list.",
     "Conditions of requests (If-Match, If-None-Match) count for files, not for fixed responses. A target with a fragment is answered \
-     400, and an empty Host is a host that no site names. What is answered 400 has no route, so no fields of one. TRACE is for the route. Conditions see the values of fields without tabs around them.",
-    "Slashes at the start of a path are always merged, and no file has a path with `//`. Paths are passed on without empty segments and those of dots. The limit of contents is that of the location that answers, and counts before redirects and fixed responses. Vary \
+     400, and an empty Host is a host that no site names. What is answered 400 has no route, so no fields of one. TRACE is for the route. Conditions see the values of fields without tabs around them. The host of a request is that of its target, if it has one, in place of `Host` (RFC 9112, 3.2.2), and keeps a final dot.",
+    "Slashes at the start of a path are always merged, and no file has a path with `//`. Paths are passed on without empty segments, but for one at the end, and those of dots. The limit of contents is that of the location that answers, and counts before redirects and fixed responses. Vary \
      has Accept-Encoding wherever compression is on. A field of `request_headers` with an empty value is sent; nginx leaves it out.",
     "Beside `php`, files with the name of a script, in any case, or of a copy of one are never sent. Servers of FastCGI, uwsgi and SCGI get \
      one variable for a field that is sent several times, HTTP_HOST and SERVER_NAME as `Host` has them, REMOTE_USER of users that `auth` knows, and no Expect. The variables of scripts are those of RFC 3875: \

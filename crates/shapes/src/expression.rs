@@ -204,6 +204,10 @@ fn collect_required(hir: &Hir, is_at_start: bool, texts: &mut Vec<RequiredText>)
             }
         }
         HirKind::Alternation(parts) if parts.iter().all(|part| part.properties().minimum_len() > Some(0)) => {
+            // `(/|%2F)` begins as a path does: its other beginnings are no mistake.
+            let has_slash =
+                |part: &Hir| matches!(part.kind(), HirKind::Literal(text) if text.0.starts_with(b"/"));
+            let is_at_start = is_at_start && !parts.iter().any(has_slash);
             parts.iter().for_each(|part| collect_required(part, is_at_start, texts));
         }
         _ => {}

@@ -203,6 +203,19 @@ impl<'a> AppSettings<'a> {
                 self.ledger.mark_not_needed(setting.entry, "not needed: another setting replaces it");
                 continue;
             }
+            let may_replace = |(index, (other_source, other)): (usize, &(SettingSource, LiteralSetting))| {
+                index > at && other_source >= source && other.is_conditional && other.name == setting.name
+            };
+            if self.kind == ImportKind::Gunicorn
+                && key == "bind"
+                && setting.code.is_none()
+                && all.iter().enumerate().any(may_replace)
+            {
+                let reason =
+                    "another line sets it under a condition: write the address that counts on this machine";
+                self.ledger.mark_impossible(setting.entry, reason);
+                continue;
+            }
             self.translate_setting(setting.clone());
         }
     }

@@ -172,7 +172,9 @@ impl IngressReader<'_> {
                 "affinity" if text == "cookie" => {
                     section.set_in("proxy", "balance", TomlItem::text("sticky"))
                 }
-                "auth-url" if !text.contains('$') => section.set_in("auth", "ask", TomlItem::text(text)),
+                "auth-url" if !text.contains('$') => {
+                    section.set_in("auth", "ask", TomlItem::Text(with_path(text)));
+                }
                 "auth-url" => {
                     let reason = "`ask` in `auth` takes a URL without variables: the route is closed (403) until it has one";
                     self.close_routes(value, reason, section);
@@ -245,6 +247,18 @@ fn burst_factor(all: Option<&DataNode>) -> Result<u64, &DataNode> {
         Some(0) => Ok(DEFAULT),
         Some(factor @ 1..=1_000_000) => Ok(factor),
         _ => Err(multiplier),
+    }
+}
+
+/// Returns a URL with the path `/` where it has none before its query.
+fn with_path(url: &str) -> String {
+    let host_at = url.find("://").map_or(0, |at| at + 3);
+    match url[host_at..].find(['/', '?']) {
+        Some(at) if url[host_at + at..].starts_with('?') => {
+            let (server, query) = url.split_at(host_at + at);
+            format!("{server}/{query}")
+        }
+        _ => url.to_owned(),
     }
 }
 

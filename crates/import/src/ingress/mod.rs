@@ -13,7 +13,7 @@ mod gateway;
 use std::cmp::Reverse;
 use std::path::Path;
 
-use crate::conditions::close_route;
+use crate::conditions::{close_route, refuse_line_feeds};
 use crate::data::{DataNode, parse_json, read_file};
 use crate::draft::{ConfigDraft, SiteDraft, TomlItem, TomlSection};
 use crate::expressions::{escape_literal, path_expression, widen_expression};
@@ -197,6 +197,9 @@ impl<'a> IngressReader<'a> {
             }
             let own = self.routes.iter().filter(|route| route.host == host);
             site.routes = own.map(|route| route.section.clone()).collect();
+            if self.expression_hosts.contains(&host) {
+                site.routes.insert(0, refuse_line_feeds());
+            }
             for (_, check) in self.closed_hosts.iter().filter(|(closed, _)| *closed == host) {
                 site.close(check.clone());
             }

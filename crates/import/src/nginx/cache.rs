@@ -20,6 +20,11 @@ impl Translation<'_> {
         if one.first_arg() == "off" {
             return;
         }
+        if one.first_arg().contains('$') {
+            self.ledger.mark_different(one.entry, "a zone with variables: nothing is cached here");
+            section.comment(format!("CHECK: nothing is cached here, as {protocol}_cache has variables: write `cache` with rules that have `bypass = true`."));
+            return;
+        }
         self.translate_store(one, protocol);
         let mut cache = TomlSection::default();
         let mut rules: Vec<TomlItem> = Vec::new();

@@ -62,7 +62,8 @@ impl<'d> Translation<'d> {
         }
         let has_index = self.write_index(place, locations, &mut files);
         self.write_file_settings(scope, &mut files);
-        let leaves_out = scope.effective_all("index").into_iter().flat_map(|one| &one.args).any(is_left_out);
+        let leaves_out =
+            scope.effective_all("index").into_iter().flat_map(|one| &one.args).any(|name| is_left_out(name));
         if !has_index || leaves_out {
             // The index page may exist to hide the contents of a directory.
             files.remove("listing");
@@ -93,7 +94,7 @@ impl<'d> Translation<'d> {
     ) -> bool {
         let index = self.take_all(&place.scope, "index");
         for one in &index {
-            if one.args.iter().any(is_left_out) {
+            if one.args.iter().any(|name| is_left_out(name)) {
                 self.ledger.mark_different(
                     one.entry,
                     "a name with variables or a path is left out, and those behind it; folders are not listed",
@@ -464,7 +465,7 @@ impl<'d> Translation<'d> {
 }
 
 /// Whether a name of `index` is left out.
-fn is_left_out(name: &String) -> bool {
+fn is_left_out(name: &str) -> bool {
     name.contains(['$', '/'])
 }
 

@@ -69,11 +69,7 @@ impl Translation<'_> {
             );
             return None;
         };
-        let key = match found.first_arg().trim_start_matches('$') {
-            "server_name" => Some("host".to_owned()),
-            _ => translate_rate_key(found.first_arg()),
-        };
-        let Some(key) = key else {
+        let Some(key) = translate_rate_key(found.first_arg()) else {
             self.mark_unusable_key(directive, found);
             return None;
         };
@@ -324,7 +320,9 @@ fn translate_rate_key(key: &str) -> Option<String> {
     let key = key.replace(['{', '}'], "");
     Some(match key.as_str() {
         "$binary_remote_addr" | "$remote_addr" => "client".to_owned(),
-        "$server_name" | "$host" | "$http_host" => "host".to_owned(),
+        // The first name of the server, which is the same for all of its requests.
+        "$server_name" => "all".to_owned(),
+        "$host" | "$http_host" => "host".to_owned(),
         "$uri" | "$request_uri" => "path".to_owned(),
         _ => {
             let one = |prefix: &str| key.strip_prefix(prefix).filter(|name| !name.contains('$'));

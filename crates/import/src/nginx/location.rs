@@ -10,7 +10,8 @@ use super::location_place::{LocationPlace, PathConditions, PathException, Server
 use super::scope::Scope;
 use super::translation::{LocationMatcher, Translation, redirect_item};
 use super::tree::NginxDirective;
-use crate::draft::{TomlItem, TomlSection};
+use crate::conditions::refuse_line_feeds;
+use crate::draft::TomlSection;
 use crate::expressions::{escape_literal, implies_prefix, path_expression, widen_expression};
 use crate::findings::EntryIndex;
 use crate::paths::{below_suffix, from_literal, from_regex};
@@ -169,11 +170,7 @@ impl<'d> Translation<'d> {
         if !found {
             return Vec::new();
         }
-        let mut section = TomlSection::default();
-        section.comment("Expressions of nginx treat a line feed in another way.");
-        section.set_text("path", r"~ \n");
-        section.set("respond", TomlItem::Number(404));
-        vec![section]
+        vec![refuse_line_feeds()]
     }
 
     /// Returns the redirect of `/a` to `location /a/` with `proxy_pass`.

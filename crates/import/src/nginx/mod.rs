@@ -16,8 +16,6 @@ mod odd_addresses;
 
 mod driver;
 
-mod encoded_slashes;
-
 mod guards;
 
 mod maps;
@@ -27,6 +25,8 @@ mod upstream;
 mod cache;
 
 mod location_place;
+
+mod encoded_slashes;
 
 mod headers;
 

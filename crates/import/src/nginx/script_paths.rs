@@ -1,5 +1,6 @@
 //! Paths that a route of scripts would answer and nginx does not: they are refused.
 
+use super::conditions::{condition_words, is_file_fallback};
 use super::location_place::{LocationPlace, PathConditions, ServerLocations};
 use super::php::{SAMPLE_SCRIPTS, php_front_script, script_pass};
 use super::translation::{LocationMatcher, Translation};
@@ -98,6 +99,14 @@ fn is_of_scripts(pattern: &str) -> bool {
     }
 }
 
+/// Whether a location answers 404 for paths that are no files (`if (!-e $request_filename)`), and so for those behind scripts.
+fn refuses_missing_files(place: &LocationPlace<'_>) -> bool {
+    place.scope.innermost().iter().filter(|one| one.name == "if" && is_file_fallback(one)).any(|one| {
+        condition_words(one).last().is_some_and(|path| !path.contains("fastcgi_script_name"))
+            && one.block_directives().iter().any(|inner| inner.name == "return")
+    })
+}
+
 /// Returns a route that refuses paths behind scripts where nginx looks for them as files: `php` would run the script.
 pub(super) fn refuse_path_info_route(
     place: &LocationPlace<'_>,
@@ -109,7 +118,7 @@ pub(super) fn refuse_path_info_route(
     let status = match tries.and_then(<[String]>::split_last) {
         Some((_, tries)) if tries.iter().any(|path| path.contains("fastcgi_script_name")) => return None,
         Some((last, _)) => last.strip_prefix('=')?.parse().ok()?,
-        None if script_pass(place).is_some() => return None,
+        None if script_pass(place).is_some() && !refuses_missing_files(place) => return None,
         None => 404,
     };
     // Such a path may end like a script.

@@ -3,7 +3,7 @@
 use super::php::{app_name, script_of};
 use crate::conditions::{
     RouteCondition, add_conditions, any_value, close_route, exact_cookie_condition, is_closed,
-    method_condition,
+    method_condition, refuse_line_feeds,
 };
 use crate::data::{DataNode, DataValue};
 use crate::draft::{CONDITIONS, ConfigDraft, SiteDraft, TomlItem, TomlSection};
@@ -48,6 +48,9 @@ impl<'a> UnitRoutes<'a> {
         }
         for named in self.config.get("routes").into_iter() {
             named.mark_impossible(self.ledger, "no listener that was translated leads to it");
+        }
+        if !routes.is_empty() && has_expression(self.config) {
+            routes.insert(0, RouteWithHosts { hosts: Vec::new(), section: refuse_line_feeds() });
         }
         let mut hosts: Vec<String> = Vec::new();
         for host in routes.iter().flat_map(|route| &route.hosts) {
@@ -651,6 +654,13 @@ fn translate_source(text: &str) -> Result<Vec<String>, Untranslatable> {
     } else {
         Err("`client` takes addresses and networks, without ports and ranges".into())
     }
+}
+
+/// Whether a configuration has patterns that are regular expressions.
+fn has_expression(node: &DataNode) -> bool {
+    node.text().is_some_and(|text| text.trim_start_matches('!').starts_with('~'))
+        || node.items().iter().any(has_expression)
+        || node.entries().iter().any(|(_, inner)| has_expression(inner))
 }
 
 fn translate_paths(text: &str) -> Result<Vec<String>, Untranslatable> {

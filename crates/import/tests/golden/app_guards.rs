@@ -57,6 +57,12 @@ fn application_server_restrictions_are_kept_or_closed() {
     check(&puma, "puma.rb", |path| import::hosting::import(ImportKind::Puma, Some(path), &[]).unwrap());
     let gunicorn: Vec<Guard> = vec![
         (
+            "an address that a condition narrows",
+            "bind = \"0.0.0.0:8000\"\nif os.environ.get(\"ENV\") == \"production\":\n    bind = \"unix:/run/g.sock\"\nwsgi_app = \"app:app\"\n".to_owned(),
+            &["127.0.0.1:8000"],
+            &["0.0.0.0:8000"],
+        ),
+        (
             "required certificates of clients",
             command(
                 "bind = '0.0.0.0:8443'\ncertfile = '/c.pem'\nkeyfile = '/k.pem'\nca_certs = '/ca.pem'\ncert_reqs = 2\n",

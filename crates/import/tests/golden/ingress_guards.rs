@@ -159,3 +159,14 @@ fn settings_of_the_ingress_controller_close_all_hosts() {
         ("a size", of("proxy-body-size", "8m"), &["proxy"], &["respond"]),
     ]);
 }
+
+#[test]
+fn line_feeds_are_refused_where_paths_are_expressions() {
+    let guarded =
+        ingress(&[INTERN, ("use-regex", "true")], &[("/admin(/|$)(.*)", "ImplementationSpecific", "a")]);
+    let asked = ingress(&[("auth-url", "http://asked.svc.cluster.local?code=200")], &[("/", "Prefix", "b")]);
+    all_of(&[
+        ("expressions", list(&[guarded]), &["path = '~ \\n'\nrespond = 404"], &[]),
+        ("a URL without a path", list(&[asked]), &["http://asked.svc.cluster.local/?code=200"], &[r"'~ \n'"]),
+    ]);
+}

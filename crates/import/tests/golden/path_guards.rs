@@ -365,7 +365,7 @@ fn ingress_paths_are_rewritten_or_closed() {
             "a target without groups",
             ingress(&[("rewrite-target", "/public")], &[("/api", "Prefix", "b")]),
             &["path = \"~* ^/api\"", "rewrite = \"/public\"", "http://b.n.svc:80"],
-            &["respond"],
+            &["respond = 403"],
         ),
         (
             "a group that the path does not have",

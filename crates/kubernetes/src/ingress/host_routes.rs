@@ -55,6 +55,7 @@ impl IngressJudge<'_, '_> {
                     self.add_path(at, &host, &named, order, &path.backend, canary);
                 }
             }
+            self.refuse_line_feeds(at, &own_hosts);
             self.add_root(at, &own_hosts);
             self.add_default(at, own_hosts);
         }
@@ -63,6 +64,24 @@ impl IngressJudge<'_, '_> {
                 let note = "no other Ingress of this namespace has the host and path of this canary: it gets no requests";
                 judged.faults.warn("CanaryWithoutMain", note);
             }
+        }
+    }
+
+    /// Refuses paths with a line feed where paths are expressions: `$` of ingress-nginx matches before one at the end, so that another
+    /// path could answer what its guarded path takes.
+    fn refuse_line_feeds(&mut self, at: usize, hosts: &BTreeSet<String>) {
+        let namespace = self.ingresses[at].key.namespace.clone();
+        for host in hosts {
+            let is_refusal = |route: &HostRoute| route.rank == PathRank::of_line_feeds(route.ingress);
+            if self.hosts[host].namespace != namespace
+                || !self.expression_hosts.contains(&(host.clone(), namespace.clone()))
+                || self.hosts[host].routes.iter().any(is_refusal)
+            {
+                continue;
+            }
+            let conditions = Map::from_iter([("path".to_owned(), json!([r"~ \n"]))]);
+            let action = Map::from_iter([("respond".to_owned(), json!(404))]);
+            self.push(at, host, PathRank::of_line_feeds(at), conditions, action, true);
         }
     }
 
@@ -382,8 +401,8 @@ impl IngressJudge<'_, '_> {
             }
             url.host = host.to_owned();
         }
-        let rest = if url.rest.is_empty() { "/" } else { url.rest.as_str() };
-        table.insert("ask".to_owned(), json!(format!("{}{rest}", url.origin())));
+        let slash = if url.rest.starts_with('/') { "" } else { "/" };
+        table.insert("ask".to_owned(), json!(format!("{}{slash}{}", url.origin(), url.rest)));
         table.insert("host".to_owned(), json!(url.host));
         match self.url_group(at, &url, "auth-url") {
             Ok(UrlServers::External) => AuthOutcome::Table(table),

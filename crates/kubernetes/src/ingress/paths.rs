@@ -48,6 +48,11 @@ impl PathRank {
         PathRank::new(0, 1, IngressPathKind::Exact, (ingress, 0, 0))
     }
 
+    /// The rank of the refusal of line feeds, before everything else.
+    pub(crate) fn of_line_feeds(ingress: usize) -> PathRank {
+        PathRank::new(0, 2, IngressPathKind::Exact, (ingress, 0, 0))
+    }
+
     /// The rank of a default backend.
     pub(crate) fn of_default(ingress: usize) -> PathRank {
         PathRank::new(4, 0, IngressPathKind::Text, (ingress, 0, 0))
