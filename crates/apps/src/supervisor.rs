@@ -62,6 +62,8 @@ pub(crate) struct Supervisor {
     load_results: LoadResults,
     /// The generation that was sent to the cores, and how many of them do not use it yet.
     switching: Option<(u64, usize)>,
+    /// The new generation that the cores begin to serve, until it is logged.
+    taking_over: Option<u64>,
     last_generation: u64,
     /// Whether the cores were told that the application cannot be loaded.
     has_sent_load_failure: bool,
@@ -95,6 +97,7 @@ impl Supervisor {
             orphans: Orphans::default(),
             load_results: LoadResults::default(),
             switching: None,
+            taking_over: None,
             last_generation: 0,
             has_sent_load_failure: false,
             load_failure: None,
@@ -261,7 +264,7 @@ impl Supervisor {
             }
             GenerationRole::Loading if is_complete => {
                 self.has_sent_load_failure = false;
-                self.app_log.report(AppLogLevel::Info, &format!("generation {} takes over", shared.number));
+                self.taking_over = Some(shared.number);
                 let cores = self.switch_to(shared);
                 for (role, _) in &mut self.worker_pools {
                     match role {
@@ -293,7 +296,14 @@ impl Supervisor {
     fn finish_switch(&mut self) {
         if self.switching.is_some_and(|(_, cores)| cores == 0) {
             self.switching = None;
+            self.log_taking_over();
             self.load_results.finish(Ok(()));
+        }
+    }
+
+    fn log_taking_over(&mut self) {
+        if let Some(number) = self.taking_over.take() {
+            self.app_log.report(AppLogLevel::Info, &format!("generation {number} takes over"));
         }
     }
 
@@ -469,6 +479,7 @@ impl Supervisor {
         }
         self.load_results.begin();
         self.switching = None;
+        self.log_taking_over();
         match self.worker_pool() {
             Ok(worker_pool) => self.worker_pools.push((GenerationRole::Loading, worker_pool)),
             Err(error) => {
