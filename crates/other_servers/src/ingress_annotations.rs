@@ -81,7 +81,7 @@ pub static INGRESS_ANNOTATIONS: &[IngressAnnotation] = &[
     differs("affinity-mode", "persistent", "a client stays with its server for as long as that one serves; new servers get new clients"),
     done("allowlist-source-range", "10.0.0.0/8", "`allow`").guard().imported(),
     done("app-root", "/app", "a redirect (302) of `/`").imported(),
-    refused("auth-always-set-cookie", "true", "cookies of the answer that lets a request in are not passed on: let the sign-in page set them"),
+    unneeded("auth-always-set-cookie", "true", "cookies of the answer that lets a request in are added to the response in any case"),
     differs("auth-cache-duration", "200 202 5m", "`remember` of `auth`, with `auth-cache-key`; only positive answers are remembered, for at most an hour"),
     differs("auth-cache-key", "$http_authorization", "`remember_by`: the key is made of fields and cookies (`$http_NAME`, `$cookie_NAME`), and has the client and the URL in it as well"),
     unneeded("auth-keepalive", "10", "connections to the server are kept in any case"),

@@ -172,9 +172,9 @@ impl IngressJudge<'_, '_> {
                     self.ingresses[at].faults.warn("CertificateNotFound", note);
                     continue;
                 };
-                if let Err(note) = self.add_certificate(&secret) {
-                    self.ingresses[at].faults.warn("CertificateNotFound", &note);
-                    continue;
+                let is_there = self.add_certificate(&secret);
+                if let Err(note) = &is_there {
+                    self.ingresses[at].faults.warn("CertificateNotFound", note);
                 }
                 for host in hosts {
                     let namespace = self.hosts.get(&host).map(|state| state.namespace.clone());
@@ -189,7 +189,10 @@ impl IngressJudge<'_, '_> {
                         }
                         Some(_) => {
                             let state = self.hosts.get_mut(&host).expect("it was found");
-                            state.certificate.get_or_insert_with(|| secret.clone());
+                            match is_there {
+                                Ok(_) => _ = state.certificate.get_or_insert_with(|| secret.clone()),
+                                Err(_) => state.lacks_certificate = true,
+                            }
                         }
                     }
                 }

@@ -197,6 +197,13 @@ pub(crate) fn rewrite_template(target: &str, groups: usize) -> String {
         rest = after;
     }
     out += &encoded(rest);
+    // As nginx does it: the request's own query follows, unless the target ends with `?`.
+    if out.contains('?') {
+        match out.strip_suffix('?') {
+            Some(whole) => out.truncate(whole.len()),
+            None => out += "&$args",
+        }
+    }
     if out.starts_with('/') { out } else { format!("/{out}") }
 }
 
@@ -272,7 +279,7 @@ mod tests {
     #[test]
     fn targets_have_groups_of_the_expression() {
         assert_eq!(rewrite_template("/$2", 2), "/${2}");
-        assert_eq!(rewrite_template("/x$1/y?z=$2", 1), "/x${1}/y?z=");
+        assert_eq!(rewrite_template("/x$1/y?z=$2", 1), "/x${1}/y?z=&$args");
         assert_eq!(rewrite_template("/${1}0", 1), "/${1}0");
         assert_eq!(rewrite_template("/$10", 1), "/${1}0");
         assert_eq!(rewrite_template("/$host/a b", 1), "/$$host/a%20b");

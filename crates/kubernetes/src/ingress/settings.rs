@@ -685,10 +685,9 @@ impl<'a> SettingsReader<'a, '_> {
     fn read_mirror(&mut self) {
         let Some(target) = self.text("mirror-target").map(str::to_owned) else { return };
         let url = NamedUrl::parse(&target);
-        let Some(url) = url
-            .ok()
-            .filter(|url| matches!(url.rest.as_str(), "" | "/" | "$request_uri") && url.host != "$host")
-        else {
+        let Some(url) = url.ok().filter(|url| {
+            matches!(url.rest.as_str(), "" | "/" | "$request_uri" | "/$request_uri") && url.host != "$host"
+        }) else {
             let note = format!(
                 "mirror-target {target:?} is not a URL without a path, such as `https://copy.example.com$request_uri`: nothing is copied"
             );

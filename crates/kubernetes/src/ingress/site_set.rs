@@ -43,6 +43,8 @@ pub(super) struct IngressHost {
     pub(super) aliases: Vec<String>,
     /// Secret with the certificate.
     pub(super) certificate: Option<ObjectKey>,
+    /// Whether a Secret is named whose certificate is not there, or not yet.
+    pub(super) lacks_certificate: bool,
     pub(super) client: Option<ClientAuthority>,
     /// The other name, with or without `www.`.
     pub(super) www: Option<String>,
@@ -245,7 +247,10 @@ impl IngressSet {
                 IngressState::Failing => failing_table(),
                 IngressState::Absent => continue,
             };
-            let redirects = (host.certificate.is_some() && route.redirects) || route.forces_tls;
+            // A certificate that is lost, or not there yet, makes nobody send passwords in clear: only who gives it may ask.
+            let has_tls =
+                host.certificate.is_some() || host.lacks_certificate && !is_for_challenges(&route.conditions);
+            let redirects = (has_tls && route.redirects) || route.forces_tls;
             // Without TLS nobody shows a certificate.
             let needs_tls = host.client.is_some();
             if is_tls || !(redirects || needs_tls) {
@@ -293,4 +298,14 @@ impl IngressSet {
         }
         streams
     }
+}
+
+/// Whether a route is for the challenges of a certificate authority (RFC 8555, 8.3).
+fn is_for_challenges(conditions: &Map<String, Value>) -> bool {
+    let is_challenge =
+        |path: &Value| path.as_str().is_some_and(|path| path.starts_with("/.well-known/acme-challenge/"));
+    conditions
+        .get("path")
+        .and_then(Value::as_array)
+        .is_some_and(|paths| !paths.is_empty() && paths.iter().all(is_challenge))
 }

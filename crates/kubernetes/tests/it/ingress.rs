@@ -410,6 +410,11 @@ fn paths_and_groups_are_those_of_ingress_nginx() {
     assert_eq!(of("ImplementationSpecific", "/a", &[]), r#"["/a*"] null"#);
     let rewritten = of("ImplementationSpecific", "/a(/|$)(.*)", &[("rewrite-target", "/$2")]);
     assert_eq!(rewritten, r#"["~* ^/a(/|$)(.*)"] "/${2}""#);
+    // The query of the request follows that of the target, unless it ends with `?`.
+    for (target, written) in [("/i.php?p=$2", "/i.php?p=${2}&$args"), ("/i.php?p=$2?", "/i.php?p=${2}")] {
+        let rewritten = of("ImplementationSpecific", "/a(/|$)(.*)", &[("rewrite-target", target)]);
+        assert_eq!(rewritten, format!(r#"["~* ^/a(/|$)(.*)"] "{written}""#));
+    }
     // A group that the path does not have is empty, and no other variable is followed.
     assert_eq!(of("Prefix", "/a", &[("rewrite-target", "/x$1$host")]), r#"["~* ^/a"] "/x$$host""#);
 }
@@ -717,4 +722,25 @@ fn gateways_keep_their_hosts_and_addresses() {
     assert_eq!(routes(&other_protocol, "other.example.com", ":443").len(), 0);
     assert_eq!(routes(&other_protocol, "other.example.com", ":80").len(), 1);
     assert!(notes(&other_protocol.events, "two")[0].contains("another protocol"));
+}
+
+#[test]
+fn lost_certificate_does_not_open_its_host_without_tls() {
+    let mut all = beginning();
+    let path = |path: &str| json!({ "path": path, "pathType": "Prefix" });
+    let mut object = ingress("default", "one", 1, path("/"), &[]);
+    object["spec"]["tls"] = json!([{ "hosts": ["shop.example.com"], "secretName": "lost" }]);
+    put(&mut all, object);
+    put(&mut all, ingress("default", "solver", 2, path("/.well-known/acme-challenge/x"), &[]));
+    let cluster = served(&all);
+    let found = routes(&cluster, "shop.example.com", ":80");
+    let of = |path: &str| {
+        found.iter().find(|route| route["path"][0].as_str().is_some_and(|own| own.starts_with(path)))
+    };
+    let everything = found.iter().find(|route| route.get("path").is_none()).unwrap();
+    assert_eq!(everything["redirect"]["status"], 308, "{found:?}");
+    // Who gives the certificate may ask for the challenge.
+    assert!(of("/.well-known/").unwrap().get("redirect").is_none(), "{found:?}");
+    assert!(routes(&cluster, "shop.example.com", ":443").is_empty());
+    assert!(notes(&cluster.events, "one").iter().any(|note| note.contains("lost")));
 }
