@@ -22,7 +22,7 @@ use crate::lease::now_text;
 use crate::objects::{ChangedObjects, Kind, Objects, object_key};
 use crate::options::TranslateOptions;
 use crate::packed::PackedJson;
-use crate::status::merged_status;
+use crate::status::{merged_status, unrelated_status};
 use crate::tasks::{
     StatusName, StatusWrite, WaitingStatuses, hold_lease, write_events, write_objects, write_statuses,
 };
@@ -519,10 +519,14 @@ impl Controller {
 
     /// Returns what to write to an object, if its status is not as it should be.
     fn status_write(&self, name: &StatusName, now: &str) -> Option<StatusWrite> {
-        let desired = self.statuses.get(name)?;
+        let desired = match self.statuses.get(name) {
+            Some(desired) => desired.value(),
+            // It has no parent of ours any more.
+            None => unrelated_status(name.0)?,
+        };
         let (version, present) = self.objects.status(name.0, &name.1)?;
         let api_version = self.api_versions.get(&name.0).copied()?;
-        let status = merged_status(name.0, &present, &desired.value(), now)?;
+        let status = merged_status(name.0, &present, &desired, now)?;
         Some(StatusWrite { api_version, version, status })
     }
 }

@@ -12,12 +12,7 @@ pub(crate) fn merged_status(kind: Kind, present: &Value, wanted: &Value, now: &s
         Value::Object(table) => table.clone(),
         _ => Map::new(),
     };
-    let shared = match kind {
-        kind if kind.is_route() => Some(("parents", "parentRef")),
-        Kind::BackendTlsPolicy | Kind::KomainuPolicy => Some(("ancestors", "ancestorRef")),
-        _ => None,
-    };
-    if let Some((list, reference)) = shared {
+    if let Some((list, reference)) = shared_list(kind) {
         // Each controller has entries of its own.
         let known = present.get(list).and_then(Value::as_array).cloned().unwrap_or_default();
         let (ours, mut entries): (Vec<Value>, Vec<Value>) =
@@ -47,6 +42,20 @@ pub(crate) fn merged_status(kind: Kind, present: &Value, wanted: &Value, now: &s
     }
     let merged = Value::Object(merged);
     (merged != *present).then_some(merged)
+}
+
+/// Returns the list of a kind's status to which each controller adds its entries, and what an entry is about.
+fn shared_list(kind: Kind) -> Option<(&'static str, &'static str)> {
+    match kind {
+        kind if kind.is_route() => Some(("parents", "parentRef")),
+        Kind::BackendTlsPolicy | Kind::KomainuPolicy => Some(("ancestors", "ancestorRef")),
+        _ => None,
+    }
+}
+
+/// The status of an object that has nothing to do with this controller any more: the entries of others alone.
+pub(crate) fn unrelated_status(kind: Kind) -> Option<Value> {
+    shared_list(kind).map(|(list, _)| json!({ list: [] }))
 }
 
 /// Returns a table with its conditions, whose times are those of the present ones with the same status. Conditions of other kinds

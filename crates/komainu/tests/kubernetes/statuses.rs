@@ -65,6 +65,24 @@ fn conflicts_are_tried_again_and_other_controllers_keep_their_parents() {
 }
 
 #[test]
+fn route_that_leaves_has_no_status_of_this_controller() {
+    let cluster = Cluster::start();
+    cluster.api.apply_yaml(&route("app", "/", "absent"));
+    eventually("it is accepted", || {
+        cluster.route_condition("app", "Accepted").as_deref() == Some("True Accepted")
+    });
+    let theirs =
+        json!({ "controllerName": "example.com/other", "parentRef": { "name": "other" }, "conditions": [] });
+    let mut status = cluster.api.status("httproutes", "shop", "app");
+    status["parents"].as_array_mut().unwrap().push(theirs.clone());
+    cluster.api.set_status("httproutes", "shop", "app", status);
+    cluster.api.apply_yaml(&route("app", "/", "absent").replace("name: web", "name: nobodys"));
+    eventually("the entries of others are left", || {
+        cluster.api.status("httproutes", "shop", "app")["parents"] == json!([theirs])
+    });
+}
+
+#[test]
 fn only_the_holder_of_the_lease_writes_and_another_takes_over() {
     let one = named("one");
     let (api, web) = (ApiServer::start(), nobody());
