@@ -38,6 +38,8 @@ const STATUS_DEBOUNCE: Duration = Duration::from_millis(100);
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Time after which a kind that the API server does not have is asked for again.
 const ABSENT_INTERVAL: Duration = Duration::from_secs(30);
+/// Time for which a refusal (403) is taken for that of an API server that starts, and has not read its rules yet.
+const REFUSAL_GRACE: Duration = Duration::from_secs(5);
 /// Limits of the time between two attempts to reach the API server.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 /// Events that wait.
@@ -177,12 +179,18 @@ async fn run(options: ControllerOptions, client: ApiClient, apply: SharedApply, 
 /// Lists a kind and watches it, for ever.
 async fn follow(client: ApiClient, kind: Kind, namespace: String, events: mpsc::Sender<ControllerEvent>) {
     let mut pause = BACKOFF.0;
+    let mut refused_since = None;
     let namespace = if kind.is_namespaced() { namespace } else { String::new() };
     loop {
         let outcome = follow_once(&client, kind, &namespace, &events, &mut pause).await;
+        let is_refused = matches!(outcome, Err(ApiError::Status(403, _)));
+        refused_since = is_refused.then(|| refused_since.unwrap_or_else(Instant::now));
+        let is_starting = refused_since.is_some_and(|since: Instant| since.elapsed() < REFUSAL_GRACE);
         let wait = match outcome {
             // Not installed, or not permitted: nothing of this kind is served.
-            Err(error @ ApiError::Status(code @ (403 | 404), _)) if code == 404 || !kind.guards() => {
+            Err(error @ ApiError::Status(code @ (403 | 404), _))
+                if code == 404 || !kind.guards() && !is_starting =>
+            {
                 let _ = events.send(ControllerEvent::Absent(kind, error.to_string())).await;
                 ABSENT_INTERVAL
             }
