@@ -124,11 +124,15 @@ fn three_servers_have_one_certificate_and_renew_it_once() {
     assert!(servers.iter().all(|server| server.is_served(&root)));
 
     // A new store gets everything back, and a server that has lost its folder gets it from there.
-    let _store = Store::start(common.path());
+    let store = Store::start(common.path());
     for server in &servers {
         eventually("it is reported", || server.rig().reported().contains("is back"));
         assert_eq!(server.rig().reported().matches("is away").count(), 1, "{}", server.rig().reported());
     }
+    // "Is back" comes with the connection, the files follow.
+    eventually("the store has the certificate again", || {
+        store.ask("HGETALL komainu:1:files").contains(NAME)
+    });
     let mut new = Server::new(free_port());
     new.start(common.path(), "four", &pebble);
     eventually("a certificate", || new.is_served(&root));
