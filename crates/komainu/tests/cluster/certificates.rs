@@ -130,9 +130,7 @@ fn three_servers_have_one_certificate_and_renew_it_once() {
         assert_eq!(server.rig().reported().matches("is away").count(), 1, "{}", server.rig().reported());
     }
     // "Is back" comes with the connection, the files follow.
-    eventually("the store has the certificate again", || {
-        store.ask("HGETALL komainu:1:files").contains(NAME)
-    });
+    eventually("the store has the certificate again", || store.ask("HGETALL komainu:1:files").contains(NAME));
     let mut new = Server::new(free_port());
     new.start(common.path(), "four", &pebble);
     eventually("a certificate", || new.is_served(&root));
