@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
+use shapes::network::is_local;
 
 use crate::backend_tls::{BackendTls, BackendTlsPolicies};
 use crate::grants::{CrossReference, is_reference_allowed};
@@ -371,15 +372,7 @@ impl BackendSource<'_> {
     /// Whether an address is one that pods have. The API server refuses others; here is a second check, because such an
     /// address could be this server's own control interface, or the metadata of a cloud.
     pub(crate) fn is_usable(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        let is_local = match address {
-            IpAddr::V4(address) => address.is_link_local(),
-            IpAddr::V6(address) => address.is_unicast_link_local(),
-        };
-        !address.is_unspecified()
-            && !address.is_multicast()
-            && !is_local
-            && (self.allows_loopback || !address.is_loopback())
+        !is_local(address) || (self.allows_loopback && address.to_canonical().is_loopback())
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use net::Core;
+use shapes::network::is_local;
 use times::{AtomicMoment, Millis, Moment};
 
 /// A server's addresses, for all cores.
@@ -112,17 +113,6 @@ impl ServerAddresses {
     }
 }
 
-/// Whether an address belongs to this machine or to a link: loopback, link-local, such as the metadata of a cloud, unspecified
-/// or multicast.
-fn is_local(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    let is_of_link = match address {
-        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    address.is_loopback() || address.is_unspecified() || address.is_multicast() || is_of_link
-}
-
 #[cfg(test)]
 impl ServerAddresses {
     /// Sets the addresses, as if a lookup had returned them.
@@ -180,6 +170,10 @@ mod tests {
             "127.9.9.9",
             "::1",
             "::ffff:127.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::7f00:1",
+            "64:ff9b::a9fe:a9fe",
+            "2002:7f00:1::1",
             "169.254.169.254",
             "fe80::1",
             "0.0.0.0",

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use settings::checker::InvalidValue;
 use settings::shape::Text;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The origin of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +28,40 @@ impl TrustedSource {
     pub fn includes_every_address(&self) -> bool {
         matches!(self, Self::Network(network) if network.prefix_len() == 0)
     }
+}
+
+/// Whether an address belongs to this machine or to a link: loopback, link-local, such as the metadata of a cloud, unspecified
+/// or multicast. An IPv6 address in which an IPv4 address is embedded (RFC 4291, 2.5.5; RFC 6052; RFC 3056) is judged by that too.
+pub fn is_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            address.is_link_local()
+                || address.is_broadcast()
+                || address.is_loopback()
+                || address.is_unspecified()
+                || address.is_multicast()
+        }
+        IpAddr::V6(address) => {
+            address.is_unicast_link_local()
+                || address.is_loopback()
+                || address.is_unspecified()
+                || address.is_multicast()
+                || embedded_ipv4(address).is_some_and(|inner| is_local(inner.into()))
+        }
+    }
+}
+
+fn embedded_ipv4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let octets = address.octets();
+    let at = match address.segments() {
+        // Mapped and compatible addresses, and NAT64.
+        [0, 0, 0, 0, 0, 0 | 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => 12,
+        // 6to4.
+        [0x2002, ..] => 2,
+        _ => return None,
+    };
+    let inner: [u8; 4] = octets[at..at + 4].try_into().ok()?;
+    Some(inner.into())
 }
 
 /// A network, an address or `"unix"`.
