@@ -2,7 +2,7 @@
 //! counting takes no lock and no atomic read-modify-write. Labels come from the configuration only, never
 //! from a client.
 
-use std::cell::RefCell;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -206,19 +206,94 @@ impl StreamCounters {
     }
 }
 
+/// Routes with requests that are counted apart, at most: their counters take 10 KB on each core. Others are counted together.
+const COUNTED_MAX: usize = 4_000;
+/// Routes of which those without requests are shown, too, at most.
+const IDLE_MAX: usize = 1_000;
+/// Labels that are kept although no configuration has them, at least.
+const FORGOTTEN_MAX: usize = 1_000;
+
 /// The counters of all cores. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics(Arc<Mutex<LabelCounters>>);
 
 #[derive(Debug, Default)]
 struct LabelCounters {
-    /// Labels by number; number 0 is for requests that match no route.
-    labels: Vec<RouteLabels>,
+    /// Routes by number; number 0 is for requests that match no route.
+    routes: Vec<CountedRoute>,
     numbers: HashMap<RouteLabels, usize>,
-    /// Counters of each core that has served a label, indexed by label number.
-    counters: Vec<Vec<Arc<RouteCounters>>>,
+    /// Numbers of forgotten routes.
+    free: Vec<usize>,
+    /// Number of routes at which those that no configuration has are forgotten.
+    forget_at: usize,
+    /// How often routes were forgotten.
+    version: u64,
+    /// Counters of each core for the routes above [`COUNTED_MAX`].
+    others: Vec<Arc<RouteCounters>>,
     /// Stream counters by labels, of each core.
     streams: BTreeMap<StreamLabels, Vec<Arc<StreamCounters>>>,
+    /// Number of streams at which those that no configuration and no connection has are forgotten.
+    forget_streams_at: usize,
+}
+
+#[derive(Debug)]
+struct CountedRoute {
+    labels: RouteLabels,
+    label: RouteLabel,
+    /// Counters of each core that has served it.
+    cores: Vec<Arc<RouteCounters>>,
+}
+
+/// The number of a route's labels. As long as a clone of it exists, the number is of these labels.
+#[derive(Clone, Debug, Default)]
+pub struct RouteLabel {
+    number: usize,
+    is_used: Arc<()>,
+}
+
+impl RouteLabel {
+    /// Returns the number, which requests are counted by.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+}
+
+impl LabelCounters {
+    fn label(&mut self, labels: &RouteLabels) -> RouteLabel {
+        if let Some(number) = self.numbers.get(labels) {
+            return self.routes[*number].label.clone();
+        }
+        if self.numbers.len() >= self.forget_at.max(FORGOTTEN_MAX) {
+            self.forget_unused();
+        }
+        let number = self.free.pop().unwrap_or(self.routes.len());
+        let label = RouteLabel { number, is_used: Arc::default() };
+        let route = CountedRoute { labels: labels.clone(), label: label.clone(), cores: Vec::new() };
+        match self.routes.get_mut(number) {
+            Some(free) => *free = route,
+            None => self.routes.push(route),
+        }
+        self.numbers.insert(labels.clone(), number);
+        label
+    }
+
+    /// Forgets the routes that no configuration has. A changing configuration would fill the memory.
+    fn forget_unused(&mut self) {
+        for (number, route) in self.routes.iter_mut().enumerate().skip(1) {
+            let is_known = self.numbers.get(&route.labels) == Some(&number);
+            if is_known && Arc::strong_count(&route.label.is_used) == 1 {
+                self.numbers.remove(&route.labels);
+                route.cores = Vec::new();
+                self.free.push(number);
+            }
+        }
+        self.version += 1;
+        self.forget_at = 2 * self.numbers.len();
+    }
+
+    fn has_too_many_counted(&self) -> bool {
+        self.routes.iter().filter(|route| !route.cores.is_empty()).count() >= COUNTED_MAX
+    }
 }
 
 /// One core's counters.
@@ -227,22 +302,43 @@ pub struct CoreMetrics {
     metrics: Metrics,
     /// Counters by label number.
     counters: RefCell<Vec<Option<Arc<RouteCounters>>>>,
+    /// How often routes had been forgotten when the counters were compared.
+    version: Cell<u64>,
+    /// Counters of the routes that are not counted apart.
+    others: OnceCell<Arc<RouteCounters>>,
     streams: RefCell<BTreeMap<StreamLabels, Arc<StreamCounters>>>,
 }
 
 impl Metrics {
     /// Creates the counters of another core.
     pub fn core(&self) -> CoreMetrics {
-        let core =
-            CoreMetrics { metrics: self.clone(), counters: RefCell::default(), streams: RefCell::default() };
+        let core = CoreMetrics {
+            metrics: self.clone(),
+            counters: RefCell::default(),
+            version: Cell::default(),
+            others: OnceCell::new(),
+            streams: RefCell::default(),
+        };
         core.label(&RouteLabels::default());
         core
     }
 
-    /// Calls `visit` with each set of labels and its counters on all cores.
+    /// Calls `visit` with each set of labels and its counters on all cores. With many routes, those without requests are left
+    /// out. Requests of routes that are not counted apart have the handler `others`.
     pub fn for_each(&self, mut visit: impl FnMut(&RouteLabels, &[Arc<RouteCounters>])) {
         let registered = self.registered();
-        registered.labels.iter().zip(&registered.counters).for_each(|(labels, cores)| visit(labels, cores));
+        let shows_idle = registered.numbers.len() <= IDLE_MAX;
+        for (number, route) in registered.routes.iter().enumerate() {
+            let is_known = registered.numbers.get(&route.labels) == Some(&number);
+            let is_idle = route.cores.is_empty();
+            if is_known && (!is_idle || (shows_idle && Arc::strong_count(&route.label.is_used) > 1)) {
+                visit(&route.labels, &route.cores);
+            }
+        }
+        if !registered.others.is_empty() {
+            let labels = RouteLabels { handler: "others".to_owned(), ..RouteLabels::default() };
+            visit(&labels, &registered.others);
+        }
     }
 
     /// Calls `visit` with each stream and server and its counters on all cores.
@@ -258,26 +354,41 @@ impl Metrics {
 impl CoreMetrics {
     /// Returns the number of a set of labels. Called when the configuration is loaded; existing routes keep
     /// their counters.
-    pub fn label(&self, labels: &RouteLabels) -> usize {
+    pub fn label(&self, labels: &RouteLabels) -> RouteLabel {
         let mut registered = self.metrics.registered();
-        let known = registered.numbers.get(labels).copied();
-        known.unwrap_or_else(|| {
-            let label = registered.labels.len();
-            registered.labels.push(labels.clone());
-            registered.numbers.insert(labels.clone(), label);
-            registered.counters.push(Vec::new());
-            label
-        })
+        let label = registered.label(labels);
+        if self.version.replace(registered.version) != registered.version {
+            // Numbers may be of other routes now.
+            for (number, counters) in self.counters.borrow_mut().iter_mut().enumerate() {
+                let is_of = |own: &Arc<RouteCounters>| {
+                    registered.routes[number].cores.iter().any(|known| Arc::ptr_eq(known, own))
+                };
+                if !counters.as_ref().is_some_and(is_of) {
+                    *counters = None;
+                }
+            }
+        }
+        label
     }
 
     /// Returns this core's counters of a label, which are made with the first request: they take 10 KB, and most of thousands of
     /// routes may be idle.
     fn first_counters(&self, label: usize) -> Option<Arc<RouteCounters>> {
         let mut registered = self.metrics.registered();
-        let cores = registered.counters.get_mut(label)?;
-        let counters = Arc::new(RouteCounters::new());
-        cores.push(counters.clone());
         let mut own = self.counters.borrow_mut();
+        let is_new = registered.routes.get(label)?.cores.is_empty();
+        let counters = if is_new && registered.has_too_many_counted() {
+            let new = || {
+                let new = Arc::new(RouteCounters::new());
+                registered.others.push(new.clone());
+                new
+            };
+            self.others.get_or_init(new).clone()
+        } else {
+            let new = Arc::new(RouteCounters::new());
+            registered.routes[label].cores.push(new.clone());
+            new
+        };
         if own.len() <= label {
             own.resize(label + 1, None);
         }
@@ -289,18 +400,30 @@ impl CoreMetrics {
     /// are kept.
     pub fn stream(&self, labels: &StreamLabels) -> Arc<StreamCounters> {
         let mut own = self.streams.borrow_mut();
-        let new = || {
-            let counters = Arc::new(StreamCounters::default());
-            let mut registered = self.metrics.registered();
-            registered.streams.entry(labels.clone()).or_default().push(counters.clone());
-            counters
-        };
-        own.entry(labels.clone()).or_insert_with(new).clone()
+        if let Some(known) = own.get(labels) {
+            return known.clone();
+        }
+        let counters = Arc::new(StreamCounters::default());
+        let mut registered = self.metrics.registered();
+        if registered.streams.len() >= registered.forget_streams_at.max(FORGOTTEN_MAX) {
+            // The registry and a core have the counters of streams that no configuration and no connection has.
+            registered.streams.retain(|_, cores| {
+                cores.retain(|counters| Arc::strong_count(counters) > 2);
+                !cores.is_empty()
+            });
+            registered.forget_streams_at = 2 * registered.streams.len();
+        }
+        if own.len() > registered.streams.len() {
+            own.retain(|_, known| Arc::strong_count(known) > 1);
+        }
+        registered.streams.entry(labels.clone()).or_default().push(counters.clone());
+        own.insert(labels.clone(), counters.clone());
+        counters
     }
 
     /// The labels with this number; empty ones for an unknown number.
     pub fn labels(&self, label: usize) -> RouteLabels {
-        self.metrics.registered().labels.get(label).cloned().unwrap_or_default()
+        self.metrics.registered().routes.get(label).map(|route| route.labels.clone()).unwrap_or_default()
     }
 
     /// Counts a completed request.
@@ -312,5 +435,107 @@ impl CoreMetrics {
         if let Some(counters) = self.first_counters(record.label) {
             counters.count(record);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn labels(at: usize) -> RouteLabels {
+        RouteLabels { site: format!("{at}.example"), route: "/*".to_owned(), handler: "files".to_owned() }
+    }
+
+    fn shown(metrics: &Metrics) -> Vec<(String, u64)> {
+        let mut shown = Vec::new();
+        metrics.for_each(|labels, cores| {
+            let bytes = cores.iter().map(|core| core.response_bytes.value()).sum();
+            shown.push((format!("{}{}", labels.site, labels.handler), bytes));
+        });
+        shown
+    }
+
+    #[test]
+    fn routes_of_earlier_configurations_are_forgotten() {
+        let metrics = Metrics::default();
+        let cores = [metrics.core(), metrics.core()];
+        let kept = [cores[0].label(&labels(0)), cores[1].label(&labels(0))];
+        cores[1].first_counters(kept[1].number()).unwrap().response_bytes.add(7);
+        for at in 1..100_000 {
+            // A configuration of one other route.
+            let label = cores[0].label(&labels(at));
+            assert!(label.number() <= 2 * FORGOTTEN_MAX, "{label:?}");
+            if at % 100 == 0 {
+                cores[0].first_counters(label.number()).unwrap();
+                cores[1].label(&labels(at));
+                cores[1].first_counters(label.number()).unwrap();
+            }
+        }
+        assert_eq!(cores[1].labels(kept[1].number()), labels(0));
+        cores[0].label(&labels(0));
+        cores[1].label(&labels(0));
+        assert!(shown(&metrics).contains(&("0.examplefiles".to_owned(), 7)));
+        for core in &cores {
+            let own = core.counters.borrow();
+            let known = own.iter().flatten().count();
+            assert!(own.len() <= 2 * FORGOTTEN_MAX && known <= 30, "{} {known}", own.len());
+        }
+    }
+
+    #[test]
+    fn number_of_another_route_has_counters_of_its_own() {
+        let metrics = Metrics::default();
+        let cores = [metrics.core(), metrics.core()];
+        let first = labels(1);
+        let number = cores[0].label(&first).number();
+        cores[1].label(&first);
+        for core in &cores {
+            core.first_counters(number).unwrap().response_bytes.add(5);
+        }
+        let mut at = 2;
+        let reused = loop {
+            let label = cores[0].label(&labels(at));
+            if label.number() == number {
+                break label;
+            }
+            at += 1;
+            assert!(at < 10_000);
+        };
+        cores[1].label(&labels(at));
+        for core in &cores {
+            assert!(core.counters.borrow()[number].is_none());
+        }
+        assert_eq!(cores[1].labels(reused.number()), labels(at));
+        assert!(!shown(&metrics).iter().any(|(_, bytes)| *bytes > 0));
+    }
+
+    #[test]
+    fn many_routes_are_counted_together() {
+        let metrics = Metrics::default();
+        let core = metrics.core();
+        let all: Vec<RouteLabel> = (0..COUNTED_MAX + 500).map(|at| core.label(&labels(at))).collect();
+        assert!(shown(&metrics).is_empty(), "idle routes are shown");
+        for label in &all {
+            core.first_counters(label.number()).unwrap().response_bytes.add(1);
+        }
+        let shown = shown(&metrics);
+        assert_eq!(shown.len(), COUNTED_MAX + 1);
+        assert_eq!(shown.last().unwrap(), &("others".to_owned(), 500));
+    }
+
+    #[test]
+    fn streams_of_earlier_configurations_are_forgotten() {
+        let metrics = Metrics::default();
+        let core = metrics.core();
+        let labels = |at: usize| StreamLabels { stream: at.to_string(), upstream: String::new() };
+        let kept = core.stream(&labels(0));
+        kept.connections.add(3);
+        for at in 1..50_000 {
+            core.stream(&labels(at));
+        }
+        assert!(Arc::ptr_eq(&kept, &core.stream(&labels(0))));
+        let mut streams = 0;
+        metrics.for_each_stream(|_, _| streams += 1);
+        assert!(streams <= FORGOTTEN_MAX && core.streams.borrow().len() <= 2 * FORGOTTEN_MAX, "{streams}");
     }
 }

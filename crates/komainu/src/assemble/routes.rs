@@ -61,7 +61,7 @@ use steps::shaping::queue::QueuePlan;
 use steps::shaping::shared_limits;
 use steps::site_https::SiteHttps;
 use telemetry::costs::CostPlan;
-use telemetry::metrics::{CoreMetrics, RouteLabels};
+use telemetry::metrics::{CoreMetrics, RouteLabel, RouteLabels};
 use telemetry::otlp::PushOptions;
 use telemetry::traces::TraceExport;
 
@@ -586,7 +586,7 @@ fn build_route(
         edits: RouteEdits::of_site(&settings.response_headers, site),
         label: core_context
             .filter(|_| is_counted)
-            .map_or(0, |of| of.metrics.label(&RouteLabels::of(site, route))),
+            .map_or_else(RouteLabel::default, |of| of.metrics.label(&RouteLabels::of(site, route))),
         is_unlogged: !route.log,
         guards: RouteGuardSet::default(),
         programs: ProgramFolder::of(route),

@@ -9,6 +9,7 @@ use http::{Method, Reject, Status};
 use net::{Exchange, Fault, RouteLimits, pin_in_place};
 use steps::flow::Flow;
 use steps::guard::SiteGuard;
+use telemetry::metrics::RouteLabel;
 
 use crate::edits::RouteEdits;
 use crate::path_rules::PathRules;
@@ -40,7 +41,7 @@ pub struct Route {
     /// Edits of response fields.
     pub edits: RouteEdits,
     /// Label under which requests are counted.
-    pub label: usize,
+    pub label: RouteLabel,
     /// Whether access logs leave its requests out.
     pub is_unlogged: bool,
     /// Guards, where the site has routes of PHP or CGI.
@@ -158,7 +159,7 @@ impl Route {
                 Flow::Continue => rest,
                 Flow::Branch(branch) => {
                     request.route = &self.branches[branch];
-                    exchange.set_label(request.route.label);
+                    exchange.set_label(request.route.label.number());
                     request.route.steps.after_release()
                 }
                 Flow::Answered | Flow::Robots => return Ok(()),
@@ -177,7 +178,7 @@ impl Route {
 
     /// Notes how the request is counted and logged.
     fn label(&self, exchange: &mut Exchange<'_>) {
-        exchange.set_label(self.label);
+        exchange.set_label(self.label.number());
         if self.is_unlogged {
             exchange.notes().is_unlogged = true;
         }
@@ -240,7 +241,7 @@ impl Route {
         let Some(cache) = cache.map(|cache| cache.for_peer(key)) else {
             return exchange.refuse(PeerAsk::REFUSED, "this route has no cache").await;
         };
-        exchange.set_label(self.label);
+        exchange.set_label(self.label.number());
         cache.serve(exchange, || CachedRoute { route: self.clone(), path }, None).await
     }
 
