@@ -16,7 +16,7 @@ const SMALL_BYTES: u64 = 256 * 1024 * 1024;
 /// occupy a huge page of 2 MiB, however few bytes are counted. Programs started later do not inherit this
 /// setting.
 pub(crate) fn budget(bytes_max: Option<u64>) -> net::MemoryBudget {
-    let bytes_max = bytes_max.unwrap_or_else(default_budget);
+    let bytes_max = bytes_max.unwrap_or_else(quarter);
     if bytes_max < SMALL_BYTES {
         set_short_purge_delay();
         // If the kernel does not support this, more memory is resident than necessary.
@@ -25,13 +25,13 @@ pub(crate) fn budget(bytes_max: Option<u64>) -> net::MemoryBudget {
     net::MemoryBudget::new(bytes_max)
 }
 
-/// The default budget for connections: a quarter of the machine's memory, or of the control group's limit if
-/// that is lower.
-fn default_budget() -> u64 {
-    default_budget_at(Path::new("/"))
+/// Returns a quarter of the machine's memory, or of the control group's limit if that is lower, in bytes; at least 16 MiB.
+/// It is the default of `limits.memory`.
+pub fn quarter() -> u64 {
+    quarter_at(Path::new("/"))
 }
 
-fn default_budget_at(system: &Path) -> u64 {
+fn quarter_at(system: &Path) -> u64 {
     let machine = machine_bytes(system).into_iter();
     let available = machine.chain(cgroup_limits(system)).min().unwrap_or(u64::MAX);
     (available / 4).max(SHARE_BYTES_MIN)
@@ -228,7 +228,7 @@ ffff-fffff r-xp 00000000 00:00 0                  [vdso]
             ),
         ] {
             let system = System::new(name, &files);
-            assert_eq!(default_budget_at(&system.0) / MIB, want, "{name}");
+            assert_eq!(quarter_at(&system.0) / MIB, want, "{name}");
         }
     }
 

@@ -242,19 +242,23 @@ pub(crate) fn wider_hosts(host: &str) -> Vec<String> {
 }
 
 impl AttachedRoute {
-    /// Returns the parents of this controller.
-    pub(crate) fn status(&self) -> Value {
+    /// Returns the parents of this controller. `refusal` says why some places are not served, and whether none is.
+    pub(crate) fn status(&self, refusal: Option<&(String, bool)>) -> Value {
         let resolved = match &self.faults.unresolved {
             Some((reason, message)) => StatusCondition::new("ResolvedRefs", false, reason, message),
             None => StatusCondition::new("ResolvedRefs", true, "ResolvedRefs", "all references are resolved"),
         };
-        let invalid = self.rejected.as_ref().or(self.faults.invalid.as_ref());
+        let refused_text = refusal.map(|(text, _)| text);
+        let is_refused = refusal.is_some_and(|(_, is_whole)| *is_whole);
+        let rejected = self.rejected.as_ref().filter(|_| !is_refused);
+        let invalid = rejected.or(refused_text).or(self.faults.invalid.as_ref());
         // A filter of another kind is a reference that is not resolved.
         let invalid = invalid.filter(|_| {
             !(self.rejected.is_none()
+                && refusal.is_none()
                 && self.faults.unresolved.as_ref().is_some_and(|(reason, _)| *reason == "InvalidKind"))
         });
-        let has_valid_rule = self.faults.has_valid_rule && self.rejected.is_none();
+        let has_valid_rule = self.faults.has_valid_rule && self.rejected.is_none() && !is_refused;
         let parents = self.parents.iter().map(|(parent, refused)| {
             let accepted = match (refused, invalid) {
                 (Some((reason, message)), _) => StatusCondition::new("Accepted", false, reason, message),
@@ -265,7 +269,10 @@ impl AttachedRoute {
             };
             let mut conditions = vec![accepted.json(self.generation), resolved.json(self.generation)];
             if let (None, Some(fault), true) = (refused, invalid, has_valid_rule) {
-                let partly = format!("Rules that cannot be followed are answered 500: {fault}");
+                let partly = match refusal {
+                    Some(_) => format!("Some hosts are not served: {fault}"),
+                    None => format!("Rules that cannot be followed are answered 500: {fault}"),
+                };
                 conditions.push(
                     StatusCondition::new("PartiallyInvalid", true, "UnsupportedValue", &partly)
                         .json(self.generation),

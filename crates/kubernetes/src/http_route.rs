@@ -42,6 +42,31 @@ pub(crate) struct RouteEntry {
     pub(crate) action: PackedJson,
 }
 
+impl RouteEntry {
+    /// A route that answers 500, after all others.
+    pub(crate) fn failing() -> RouteEntry {
+        let rank = Rank {
+            path_kind: u8::MAX,
+            path_bytes: Reverse(0),
+            has_method: Reverse(false),
+            headers: Reverse(0),
+            queries: Reverse(0),
+            created: String::new(),
+            key: ObjectKey::default(),
+            rule: 0,
+            matched: 0,
+            part: 0,
+        };
+        let action = PackedJson::of(&Value::Object(failing_table()));
+        RouteEntry { rank, conditions: PackedJson::default(), action }
+    }
+
+    /// Length of the directives, in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.conditions.len() + self.action.len()
+    }
+}
+
 /// What the routes of a listener depend on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ListenerPort {

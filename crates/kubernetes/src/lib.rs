@@ -11,6 +11,7 @@
 //! | `policy_spec` | the specification of a KomainuPolicy as directives |
 //! | `policy_definition` | the definition of KomainuPolicies for the API server |
 //! | `packed` | JSON that is kept as text |
+//! | `allowance` | what routes take of the memory, and how much a namespace may have |
 //! | `objects` | the fields that are used of each kind, and the store of all objects |
 //! | `escape` | values of objects as values of directives |
 //! | `grants` | which namespaces may name which objects |
@@ -45,6 +46,7 @@ mod policy_words;
 mod policy_spec;
 pub mod policy_definition;
 pub mod packed;
+mod allowance;
 pub mod objects;
 mod escape;
 mod grants;

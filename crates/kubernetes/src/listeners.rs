@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use net::Listen;
 use serde_json::Value;
 use shapes::host::HostPattern;
 
@@ -22,13 +23,15 @@ pub(crate) use crate::listeners::judged::*;
 pub(crate) use crate::listeners::listener_tls::certificate_paths;
 use crate::listeners::listener_tls::{client_certificate, resolve_certificates, resolve_client_verification};
 use crate::objects::{GATEWAY_GROUP, Gateway, GatewayListener, ListenerSet, ObjectKey, Objects};
-use crate::options::TranslateOptions;
+use crate::options::{IngressOptions, TranslateOptions};
 
-/// Judges all Gateways of the accepted classes and their ListenerSets, the oldest first. `files` gets the certificates.
+/// Judges all Gateways of the accepted classes and their ListenerSets, the oldest first. `ingresses_since` is when the oldest Ingress
+/// was created, if there is one. `files` gets the certificates.
 pub(crate) fn judge_gateways(
     objects: &Objects,
     classes: &BTreeSet<&str>,
     options: &TranslateOptions,
+    ingresses_since: Option<&str>,
     files: &mut BTreeMap<String, Vec<u8>>,
 ) -> JudgedGateways {
     let mut ours: Vec<(&ObjectKey, &Arc<Gateway>)> = objects
@@ -44,7 +47,11 @@ pub(crate) fn judge_gateways(
         gateway_positions: BTreeMap::new(),
         set_positions: BTreeMap::new(),
     };
-    let mut taken = TakenPlaces::default();
+    let own_addresses = options.own_addresses();
+    let mut taken = TakenPlaces {
+        ingresses: ingresses_since.map(|since| (since, &options.ingress)),
+        ..TakenPlaces::default()
+    };
     for (key, gateway) in ours {
         let (is_addressed, address) = match options.pool.is_empty() {
             true => (shares_address(gateway, options), None),
@@ -58,8 +65,8 @@ pub(crate) fn judge_gateways(
         let owner = ListenerOwner { kind: "Gateway", key, gateway, address, is_usable };
         let mut listeners = Vec::new();
         for listener in &gateway.spec.listeners {
-            let mut listener = judge_listener(objects, &owner, listener, options, files);
-            taken.take(address, &mut listener);
+            let mut listener = judge_listener(objects, &owner, listener, (options, &own_addresses), files);
+            taken.take(address, &gateway.metadata.creation_timestamp, &mut listener);
             listeners.push(listener);
         }
         judged.gateways.push(JudgedGateway {
@@ -97,8 +104,9 @@ pub(crate) fn judge_gateways(
             let (address, is_usable) = (gateway.address, gateway.is_addressed && gateway.refused.is_none());
             let owner = ListenerOwner { kind: "ListenerSet", key, gateway: &parent, address, is_usable };
             for listener in &set.spec.listeners {
-                let mut listener = judge_listener(objects, &owner, listener, options, files);
-                taken.take(address, &mut listener);
+                let mut listener =
+                    judge_listener(objects, &owner, listener, (options, &own_addresses), files);
+                taken.take(address, &set.metadata.creation_timestamp, &mut listener);
                 gateway.listeners.push(listener);
             }
         }
@@ -126,19 +134,35 @@ fn parent_of_set(key: &ObjectKey, set: &ListenerSet) -> Option<ObjectKey> {
 
 /// Ports that a protocol has taken, and hosts that a listener has taken there.
 #[derive(Default)]
-struct TakenPlaces {
+struct TakenPlaces<'a> {
+    /// When the oldest Ingress was created, and the addresses of Ingresses.
+    ingresses: Option<(&'a str, &'a IngressOptions)>,
     protocols: BTreeMap<(Option<IpAddr>, u16, bool), PortFamily>,
     hosts: BTreeSet<(Option<IpAddr>, u16, PortFamily, String)>,
 }
 
-impl TakenPlaces {
-    /// Takes the place of a listener, or notes its conflict.
-    fn take(&mut self, address: Option<IpAddr>, listener: &mut JudgedListener) {
+impl TakenPlaces<'_> {
+    /// Takes the place of a listener of an object that was created at `created`, or notes its conflict.
+    fn take(&mut self, address: Option<IpAddr>, created: &str, listener: &mut JudgedListener) {
         if listener.refused.is_some() || !listener.is_usable {
             return;
         }
         let port = listener.port;
         let wanted = listener.protocol.port_family();
+        if let Some((since, ingresses)) = self.ingresses {
+            let is_other = [(&ingresses.http, PortFamily::Http), (&ingresses.https, PortFamily::Tls)]
+                .into_iter()
+                .any(|(own, family)| *own == listener.address && wanted != family);
+            // The oldest object has the address.
+            if is_other && !created.is_empty() && created >= since {
+                let text = format!(
+                    "Ingresses have the address {} for another protocol: choose another port",
+                    listener.address
+                );
+                listener.conflict = Some(("ProtocolConflict", text));
+                return;
+            }
+        }
         // Datagrams have ports of their own.
         let taken = *self.protocols.entry((address, port, wanted == PortFamily::Udp)).or_insert(wanted);
         if taken != wanted {
@@ -188,8 +212,8 @@ fn refused_gateway(gateway: &Gateway) -> Option<ConditionFault> {
 /// Finds the address that a Gateway should have, if there is one.
 type AddressWish<'a> = &'a dyn Fn(&ObjectKey, &Gateway) -> Option<String>;
 
-/// Gives each Gateway an address of the pool: the one that it asks for, the one that it has by its status, the one that it was given
-/// last, or the next.
+/// Gives each Gateway an address of the pool: the one that it has by its status, or was given last, if it asks for no other one; the
+/// one that it asks for; or the next.
 fn assign_addresses(
     gateways: &[(&ObjectKey, &Arc<Gateway>)],
     options: &TranslateOptions,
@@ -205,14 +229,14 @@ fn assign_addresses(
     };
     let known = |gateway: &Gateway| {
         let address = gateway.status.pointer("/addresses/0/value").and_then(Value::as_str)?;
-        asked(gateway).is_none().then(|| address.to_owned())
+        asked(gateway).is_none_or(|asked| asked == address).then(|| address.to_owned())
     };
     // Before its status comes back from the API server, a Gateway keeps what it has been given.
     let given = |key: &ObjectKey, gateway: &Gateway| {
-        let address = options.assigned.get(key)?;
-        asked(gateway).is_none().then(|| address.to_string())
+        let address = options.assigned.get(key)?.to_string();
+        asked(gateway).is_none_or(|asked| asked == address).then_some(address)
     };
-    let wishes: [AddressWish<'_>; 3] = [&|_, gateway| asked(gateway), &|_, gateway| known(gateway), &given];
+    let wishes: [AddressWish<'_>; 3] = [&|_, gateway| known(gateway), &given, &|_, gateway| asked(gateway)];
     for wish in wishes {
         for (key, gateway) in gateways {
             let address = wish(key, gateway).and_then(|text| text.parse().ok());
@@ -237,7 +261,7 @@ fn judge_listener(
     objects: &Objects,
     owner: &ListenerOwner<'_>,
     listener: &GatewayListener,
-    options: &TranslateOptions,
+    (options, own_addresses): (&TranslateOptions, &[(Listen, &str)]),
     files: &mut BTreeMap<String, Vec<u8>>,
 ) -> JudgedListener {
     let hostname = listener.hostname.clone().unwrap_or_default().to_ascii_lowercase();
@@ -272,6 +296,10 @@ fn judge_listener(
         address: shown,
     };
     let bind_address = state.bind_address();
+    let is_own = |(own, _): &&(Listen, &str)| {
+        protocol != ListenerProtocol::Udp
+            && Listen::parse(&state.address).is_ok_and(|address| address.overlaps(own))
+    };
     if protocol == ListenerProtocol::Other {
         let text =
             format!("the protocol {} is not supported: HTTP, HTTPS, TLS, TCP and UDP are", listener.protocol);
@@ -280,6 +308,12 @@ fn judge_listener(
         state.refused = Some(("Invalid", format!("{} is not a host", state.hostname)));
     } else if let Some(reason) = options.unusable.get(&bind_address) {
         let text = format!("the address {} cannot be used: {reason}", state.address);
+        state.refused = Some(("PortUnavailable", text));
+    } else if let Some((own, what)) = own_addresses.iter().find(is_own) {
+        let text = format!(
+            "the address {} cannot be used: the server itself listens at {own} ({what}): choose another port",
+            state.address
+        );
         state.refused = Some(("PortUnavailable", text));
     } else if listener.port == 0 {
         state.refused = Some(("PortUnavailable", "port 0 is not a port".to_owned()));

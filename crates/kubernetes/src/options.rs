@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use net::Listen;
 use serde_json::{Map, Value, json};
 
 use crate::objects::ObjectKey;
@@ -26,6 +27,8 @@ pub struct TranslateOptions {
     pub status_addresses: Vec<String>,
     /// Addresses of listeners that cannot be bound, with the reason.
     pub unusable: BTreeMap<String, String>,
+    /// Memory that the routes of a namespace may take, in bytes, and again that of its Ingresses; `None` for any.
+    pub namespace_bytes: Option<u64>,
     /// Whether endpoints at loopback addresses are used.
     pub allows_loopback: bool,
     /// Where this replica runs.
@@ -36,6 +39,20 @@ pub struct TranslateOptions {
     pub ingress: IngressOptions,
     /// Directives of the server itself: the top of a configuration file.
     pub base: Map<String, Value>,
+}
+
+impl TranslateOptions {
+    /// Returns the addresses at which the server itself listens, with what for.
+    pub(crate) fn own_addresses(&self) -> Vec<(Listen, &'static str)> {
+        let sites = self.base.get("site").and_then(Value::as_array).into_iter().flatten();
+        let listeners = sites.filter_map(|site| site.get("listen")?.as_array()).flatten();
+        let of_sites = listeners.filter_map(|listener| Some((listener.get("address")?, "`--ready`")));
+        let of = |table: &str, key: &str| self.base.get(table)?.get(key);
+        let control = of("control", "listen").map(|address| (address, "`--control`"));
+        let peers = of("cluster", "peers").map(|address| (address, "`[cluster] peers`"));
+        let all = of_sites.chain(control).chain(peers);
+        all.filter_map(|(address, what)| Some((Listen::parse(address.as_str()?).ok()?, what))).collect()
+    }
 }
 
 /// How the Services of Gateways are made.

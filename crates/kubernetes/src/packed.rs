@@ -16,6 +16,18 @@ impl PackedJson {
         if value.is_null() { PackedJson(None) } else { PackedJson(Some(value.to_string().into())) }
     }
 
+    /// Returns the length of the text, in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |text| text.len())
+    }
+
+    /// Whether there is no value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Returns the value; null if there is none.
     #[must_use]
     pub fn value(&self) -> Value {

@@ -10,6 +10,7 @@ use admission::{JwtKeys, PasswordFile};
 use data_encoding::BASE64;
 use serde_json::{Map, Value, json};
 
+use crate::allowance::text_bytes;
 use crate::backends::{Backend, BackendGroups, BackendSource, BackendUser};
 use crate::grants::{CrossReference, is_reference_allowed};
 use crate::listeners::{JudgedGateway, JudgedGateways};
@@ -346,6 +347,11 @@ impl AppliedPolicy {
                 site.insert(directive.name.to_owned(), applied.value.clone());
             }
         }
+    }
+
+    /// Length of the directives that each route gets, in bytes.
+    pub(crate) fn route_bytes(&self) -> usize {
+        self.values.values().map(|value| text_bytes(&value.value)).sum()
     }
 
     /// Adds the values of a Gateway's policies that sites do not have to one of its routes.

@@ -400,6 +400,7 @@ impl Controller {
         let translation = match translated {
             Ok(translation) => translation,
             Err(error) => {
+                self.status.change(|status| status.failed_changes += 1);
                 self.log.error(&format!(
                     "the objects cannot be translated, the last configuration stays in force: {error}"
                 ));

@@ -14,6 +14,7 @@
 //! | `known_routes` | routes, their listeners, and indexes of what they depend on |
 //! | `known_groups` | groups of upstream servers, with their users |
 //! | `site_tree` | a site as a tree of directives |
+//! | `site_costs` | what the routes of each namespace take of the memory |
 //! | `known_sites` | the sites of listeners |
 //! | `known_streams` | the streams of listeners |
 //! | `known_ingresses` | the sites of Ingresses |
@@ -27,6 +28,7 @@ mod news;
 mod known_routes;
 mod known_groups;
 mod site_tree;
+mod site_costs;
 mod known_sites;
 mod known_streams;
 mod known_ingresses;

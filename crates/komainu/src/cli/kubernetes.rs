@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
 use config::Config;
+use engine::memory;
 use failure::Failure;
 use kubernetes::account::ApiAccount;
 use kubernetes::changes::ClusterChange;
@@ -78,6 +79,10 @@ pub(crate) struct KubernetesArguments {
     /// Address of /live and /ready
     #[arg(long, value_name = "ADDR", default_value = ":8081", value_parser = parse_listen)]
     pub(crate) ready: Listen,
+    /// Memory that the routes of a namespace may take, and again its Ingresses, by an estimate; what does not fit is answered 500.
+    /// `off` for any [default: a quarter of the memory that the server may have]
+    #[arg(long, value_name = "SIZE", value_parser = parse_namespace_memory)]
+    pub(crate) namespace_memory: Option<NamespaceMemory>,
     /// Zone of this replica, for endpoints with hints [default: $ZONE]
     #[arg(long, value_name = "NAME")]
     pub(crate) zone: Option<String>,
@@ -112,6 +117,20 @@ fn parse_object(text: &str) -> Result<ObjectKey, String> {
 
 fn parse_network(text: &str) -> Result<String, String> {
     shapes::network::network(text).map(|_| text.to_owned()).map_err(|fault| fault.message)
+}
+
+/// Bytes of `--namespace-memory`; `None` for any.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NamespaceMemory(Option<u64>);
+
+fn parse_namespace_memory(text: &str) -> Result<NamespaceMemory, String> {
+    if text == "off" {
+        return Ok(NamespaceMemory(None));
+    }
+    match config::parse_size(text).map_err(|fault| fault.message)? {
+        bytes if bytes < 1 << 20 => Err(format!("{text} is too little: at least 1MiB")),
+        bytes => Ok(NamespaceMemory(Some(bytes))),
+    }
 }
 
 /// First and last address of a range.
@@ -177,6 +196,7 @@ pub(crate) fn serve_cluster(
             gateway_class: given.gateway_class.clone(),
             pool: given.addresses.iter().filter_map(|range| range.addresses()).flatten().collect(),
             status_addresses: status_addresses(given),
+            namespace_bytes: given.namespace_memory.map_or_else(|| Some(memory::quarter()), |given| given.0),
             allows_loopback: given.loopback_endpoints,
             place: place(given),
             ingress: IngressOptions {

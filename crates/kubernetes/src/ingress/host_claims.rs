@@ -9,17 +9,13 @@ use serde_json::Map;
 use shapes::host::HostPattern;
 
 use crate::backends::{Backend, BackendGroups, BackendSource};
+use crate::ingress::excess::IngressExcess;
 use crate::ingress::paths::{IngressPath, PathClaim};
 use crate::ingress::services::{NamedPort, ServerOptions, resolve_service};
-use crate::ingress::site_set::{IngressHost, JudgedIngress};
+use crate::ingress::site_set::{IngressHost, JudgedIngress, host_of};
 use crate::listeners::certificate_paths;
 use crate::objects::{IngressBackend, ObjectKey, Objects, TLS_SECRET};
 use crate::options::TranslateOptions;
-
-/// A rule's host, in lower case; empty for every host.
-pub(super) fn host_of(host: Option<&String>) -> String {
-    host.map(|host| host.to_ascii_lowercase()).unwrap_or_default()
-}
 
 /// Returns the Service of a backend, and its port.
 pub(super) fn named_port(backend: &IngressBackend) -> Option<(&str, NamedPort)> {
@@ -34,6 +30,7 @@ pub(super) fn named_port(backend: &IngressBackend) -> Option<(&str, NamedPort)> 
 
 pub(super) struct IngressJudge<'a, 's> {
     pub(super) ingresses: Vec<JudgedIngress>,
+    pub(super) excess: IngressExcess,
     pub(super) hosts: BTreeMap<String, IngressHost>,
     /// Aliases, with the host that has each.
     pub(super) aliases: BTreeMap<String, String>,

@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 use crate::backends::Backend;
 use crate::ingress::guards::Authentication;
-use crate::ingress::host_claims::{Canaries, IngressJudge, host_of, named_port};
+use crate::ingress::host_claims::{Canaries, IngressJudge, named_port};
 use crate::ingress::paths::{IngressPath, MatchedPath, PathClaim, PathRank, rewrite_template};
 use crate::ingress::references::{NamedUrl, may_name};
 use crate::ingress::services::{NamedPort, ServerOptions, resolve_service};
 use crate::ingress::settings::{CanaryRules, IngressSettings};
-use crate::ingress::site_set::{HostRoute, JudgedIngress};
+use crate::ingress::site_set::{HostRoute, JudgedIngress, host_of};
 use crate::objects::{IngressBackend, ObjectKey};
 
 impl IngressJudge<'_, '_> {
@@ -21,7 +21,7 @@ impl IngressJudge<'_, '_> {
         let mut claims: BTreeMap<(String, PathClaim), ObjectKey> = BTreeMap::new();
         let mut used_canaries = BTreeSet::new();
         for at in 0..self.ingresses.len() {
-            if self.ingresses[at].settings.canary.is_some() {
+            if self.ingresses[at].settings.canary.is_some() || self.excess.has(at) {
                 continue;
             }
             let (ingress, key) = (self.ingresses[at].ingress.clone(), self.ingresses[at].key.clone());

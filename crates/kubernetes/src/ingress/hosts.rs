@@ -7,6 +7,7 @@ use serde_json::{Map, json};
 
 use crate::backends::{BackendGroups, BackendSource};
 use crate::ingress::classes::ServedClasses;
+use crate::ingress::excess::IngressExcess;
 use crate::ingress::faults::Faults;
 use crate::ingress::host_claims::IngressJudge;
 use crate::ingress::references::MemoryFolder;
@@ -14,6 +15,13 @@ use crate::ingress::settings::read_settings;
 use crate::ingress::site_set::{IngressSet, JudgedIngress};
 use crate::objects::{Ingress, ObjectKey, Objects};
 use crate::options::TranslateOptions;
+
+/// Returns when the oldest Ingress that is served was created; `None` if there is none.
+pub(crate) fn oldest_ingress<'o>(objects: &'o Objects, options: &TranslateOptions) -> Option<&'o str> {
+    let classes = ServedClasses::new(objects, options.ingress.class.as_deref());
+    let ours = objects.ingresses.values().filter(|ingress| classes.serve(ingress));
+    ours.map(|ingress| ingress.metadata.creation_timestamp.as_str()).min()
+}
 
 /// Judges all Ingresses, the oldest first. `files` gets the certificates and users.
 pub(crate) fn judge_ingresses(
@@ -33,8 +41,13 @@ pub(crate) fn judge_ingresses(
         let settings = read_settings(objects, key, ingress, &mut faults, &mut folder);
         JudgedIngress { key: key.clone(), ingress: ingress.clone(), settings, faults }
     });
+    let mut ingresses: Vec<JudgedIngress> = ingresses.collect();
+    let excess = options
+        .namespace_bytes
+        .map_or_else(IngressExcess::default, |limit| IngressExcess::find(&mut ingresses, limit));
     let mut judge = IngressJudge {
-        ingresses: ingresses.collect(),
+        ingresses,
+        excess,
         hosts: BTreeMap::new(),
         aliases: BTreeMap::new(),
         expression_hosts: BTreeSet::new(),
@@ -52,7 +65,8 @@ pub(crate) fn judge_ingresses(
     judge.find_expressions();
     let canaries = judge.find_canaries();
     judge.build_routes(&canaries);
-    let IngressJudge { ingresses, mut hosts, .. } = judge;
+    let IngressJudge { ingresses, mut hosts, excess, .. } = judge;
+    excess.close(&ingresses, &mut hosts);
     for host in hosts.values_mut() {
         host.routes.sort_by(|one, other| one.rank.cmp(&other.rank));
         // Some faults are found after other routes of the Ingress were made.
@@ -66,6 +80,7 @@ pub(crate) fn judge_ingresses(
         ingresses,
         hosts,
         taken: BTreeSet::new(),
+        kept: BTreeSet::new(),
         clashing: BTreeSet::new(),
         options: options.ingress.clone(),
     }

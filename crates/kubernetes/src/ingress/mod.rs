@@ -11,6 +11,7 @@
 //! | `paths` | paths, in the order of ingress-nginx |
 //! | `services` | Services as groups of upstream servers |
 //! | `site_set` | the Ingresses that are served, and the sites that their hosts become |
+//! | `excess` | which Ingresses take more memory than their namespace may have |
 //! | `host_claims` | which Ingress has which hosts |
 //! | `host_routes` | the routes of hosts |
 //! | `hosts` | the order in which Ingresses become hosts and routes |
@@ -26,10 +27,11 @@ mod settings;
 mod paths;
 mod services;
 mod site_set;
+mod excess;
 mod host_claims;
 mod host_routes;
 mod hosts;
 
 pub use faults::ObjectEvent;
-pub(crate) use hosts::judge_ingresses;
-pub(crate) use site_set::{IngressSet, IngressState};
+pub(crate) use hosts::{judge_ingresses, oldest_ingress};
+pub(crate) use site_set::{GatewayClaim, IngressSet, IngressState};

@@ -6,6 +6,7 @@ use other_servers::{INGRESS_PREFIX, IngressVerdict, ingress_annotation};
 use serde_json::{Map, Value, json};
 use shapes::header;
 
+use crate::allowance::text_bytes;
 use crate::escape;
 use crate::ingress::faults::Faults;
 use crate::ingress::guards::{Annotations, Authentication, ClientAuthority, GuardContext, Networks};
@@ -64,6 +65,16 @@ pub(crate) struct IngressSettings {
     pub(crate) canary: Option<CanaryRules>,
     /// Cookie that keeps a client on its branch of a canary.
     pub(crate) split_cookie: Option<String>,
+}
+
+impl IngressSettings {
+    /// Returns the length of the directives of each route, in bytes.
+    pub(super) fn route_bytes(&self) -> usize {
+        let tables = [&self.route, &self.proxy].into_iter().flatten();
+        let tables: usize = tables.map(|(name, value)| name.len() + 4 + text_bytes(value)).sum();
+        let networks = [&self.networks.allow, &self.networks.deny].into_iter().flatten().flatten();
+        tables + networks.map(|network| network.len() + 3).sum::<usize>()
+    }
 }
 
 /// Which requests a canary gets.

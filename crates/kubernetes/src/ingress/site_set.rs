@@ -1,6 +1,6 @@
 //! The Ingresses that are served, and the sites that their hosts become.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
@@ -26,12 +26,43 @@ pub(crate) enum IngressState {
     Absent,
 }
 
+/// A rule's host, in lower case; empty for every host.
+pub(super) fn host_of(host: Option<&String>) -> String {
+    host.map(|host| host.to_ascii_lowercase()).unwrap_or_default()
+}
+
 /// An Ingress that is served.
 pub(super) struct JudgedIngress {
     pub(super) key: ObjectKey,
     pub(super) ingress: Arc<Ingress>,
     pub(super) settings: IngressSettings,
     pub(super) faults: Faults,
+}
+
+/// Gateways, or routes of them, that want a host of an address.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct GatewayClaim {
+    /// When the oldest was created.
+    since: Option<String>,
+    namespaces: BTreeSet<String>,
+}
+
+impl GatewayClaim {
+    /// Adds a Gateway or route.
+    pub(crate) fn add(&mut self, created: &str, namespace: &str) {
+        if self.since.as_deref().is_none_or(|since| created < since) {
+            self.since = Some(created.to_owned());
+        }
+        self.namespaces.insert(namespace.to_owned());
+    }
+
+    /// Whether an Ingress keeps the host: it is older, and nobody in its namespace moves the host to a Gateway.
+    fn leaves(&self, ingress: &JudgedIngress) -> bool {
+        let created = ingress.ingress.metadata.creation_timestamp.as_str();
+        !created.is_empty()
+            && self.since.as_deref().is_some_and(|since| created < since)
+            && !self.namespaces.contains(&ingress.key.namespace)
+    }
 }
 
 /// A host, with what its site has besides routes.
@@ -73,6 +104,8 @@ pub(crate) struct IngressSet {
     pub(super) hosts: BTreeMap<String, IngressHost>,
     /// Addresses and hosts that Gateways have.
     pub(super) taken: BTreeSet<(String, String)>,
+    /// Addresses and hosts that Ingresses keep, though Gateways want them.
+    pub(super) kept: BTreeSet<(String, String)>,
     /// Addresses at which a Gateway speaks the other protocol.
     pub(super) clashing: BTreeSet<String>,
     pub(super) options: IngressOptions,
@@ -89,14 +122,28 @@ impl IngressSet {
         self.ingresses.len()
     }
 
-    /// Leaves out hosts that Gateways have at the same addresses, and addresses at which a Gateway speaks with TLS where Ingresses do
+    /// Leaves out hosts that Gateways have at the same addresses, unless the Ingress is older and of another namespace, and addresses at which a Gateway speaks with TLS where Ingresses do
     /// not, or the other way round. `listeners` are addresses of Gateways, and whether they have TLS.
     pub(crate) fn yield_hosts(
         &mut self,
-        taken: BTreeSet<(String, String)>,
+        claims: &BTreeMap<(String, String), GatewayClaim>,
         listeners: impl Iterator<Item = (String, bool)>,
     ) {
-        self.taken = taken;
+        (self.taken, self.kept) = (BTreeSet::new(), BTreeSet::new());
+        let mut other_names: HashMap<&str, &IngressHost> = HashMap::new();
+        for host in self.hosts.values() {
+            let names = host.aliases.iter().chain(&host.www);
+            other_names.extend(names.map(|name| (name.as_str(), host)));
+        }
+        for (place @ (address, name), claim) in claims {
+            let host = self.hosts.get(name).or_else(|| other_names.get(name.as_str()).copied());
+            let is_kept = host.is_some_and(|host| {
+                let has_address =
+                    *address == self.options.http || host.certificate.is_some() || host.passed_to.is_some();
+                has_address && claim.leaves(&self.ingresses[host.owner])
+            });
+            if is_kept { &mut self.kept } else { &mut self.taken }.insert(place.clone());
+        }
         self.faults = self.ingresses.iter().map(|judged| judged.faults.clone()).collect();
         let of_ours = [(&self.options.http, false), (&self.options.https, true)];
         self.clashing = listeners
@@ -125,6 +172,11 @@ impl IngressSet {
                 }
             }
         }
+    }
+
+    /// Returns the addresses and hosts that Ingresses keep, though Gateways want them.
+    pub(crate) fn kept_hosts(&self) -> &BTreeSet<(String, String)> {
+        &self.kept
     }
 
     /// Returns the addresses that are listened on.

@@ -364,6 +364,11 @@ impl JudgedListenerSet {
 }
 
 impl JudgedGateway {
+    /// When it was created.
+    pub(crate) fn created(&self) -> &str {
+        &self.gateway.metadata.creation_timestamp
+    }
+
     /// Returns the listeners that are not those of its ListenerSets.
     pub(crate) fn own_listeners(&self) -> &[JudgedListener] {
         &self.listeners[..self.own_listeners]
@@ -402,7 +407,7 @@ impl JudgedGateway {
                 "Programmed",
                 false,
                 "AddressNotUsable",
-                "no address is left: give `--addresses` more of them, or the Gateway another one",
+                "no address is left, or another Gateway has it: give `--addresses` more of them, or the Gateway another one",
             ),
             (_, false) => StatusCondition::new("Programmed", false, "Invalid", "no listener is served"),
             (_, true) => StatusCondition::new("Programmed", true, "Programmed", "the Gateway is served"),

@@ -19,6 +19,7 @@ macro_rules! same_meaning {
         $(impl SameMeaning for $type {
             fn has_same_meaning(&self, other: &Self) -> bool {
                 self.metadata.uid == other.metadata.uid
+                    && self.metadata.creation_timestamp == other.metadata.creation_timestamp
                     && self.metadata.generation == other.metadata.generation
                     && self.metadata.labels == other.metadata.labels
                     && self.metadata.annotations == other.metadata.annotations

@@ -8,7 +8,7 @@ use settings::node::Node;
 
 use crate::backends::{BackendGroup, BackendReads};
 use crate::config_reader::{ConfigReader, ReadSite};
-use crate::ingress::{IngressSet, IngressState};
+use crate::ingress::{GatewayClaim, IngressSet, IngressState};
 use crate::listeners::{JudgedListener, ListenerProtocol};
 use crate::translate::known_routes::PieceState;
 
@@ -19,8 +19,8 @@ pub(super) struct KnownIngresses {
     groups: BTreeSet<String>,
     /// Objects that were looked up.
     pub(super) reads: BackendReads,
-    /// Addresses and hosts that Gateways have.
-    taken: BTreeSet<(String, String)>,
+    /// Addresses and hosts that Gateways want.
+    claims: BTreeMap<(String, String), GatewayClaim>,
     states: Vec<PieceState>,
     sites: Vec<ReadSite>,
     trees: Vec<Node>,
@@ -58,18 +58,18 @@ impl KnownIngresses {
         self.is_due
     }
 
-    /// Leaves out the hosts that Gateways have. `are_others` is whether the listeners are others.
+    /// Leaves out the hosts that Gateways have. `claims` are those that they want, `are_others` is whether the listeners are others.
     pub(super) fn yield_hosts<'l>(
         &mut self,
-        taken: BTreeSet<(String, String)>,
+        claims: BTreeMap<(String, String), GatewayClaim>,
         listeners: impl Iterator<Item = &'l JudgedListener>,
         are_others: bool,
     ) {
-        let is_same = !are_others && !self.is_due && self.taken == taken;
+        let is_same = !are_others && !self.is_due && self.claims == claims;
         let Some(set) = self.set.as_mut().filter(|_| !is_same) else { return };
-        self.taken.clone_from(&taken);
         let listeners = listeners.filter(|listener| listener.takes_address()).flat_map(taken_addresses);
-        set.yield_hosts(taken, listeners);
+        set.yield_hosts(&claims, listeners);
+        self.claims = claims;
         self.states = vec![PieceState::Whole; set.len()];
         self.is_due = true;
     }

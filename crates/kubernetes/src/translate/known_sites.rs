@@ -6,16 +6,15 @@ use std::sync::Arc;
 use config::{Finding, Site};
 use settings::node::Node;
 
-use crate::attach::wider_hosts;
+use crate::allowance::{Allowed, SITE_BYTES, route_bytes};
+use crate::attach::{AttachedRoute, wider_hosts};
 use crate::config_reader::{ConfigReader, ReadSite};
-use crate::http_route::ListenerPort;
+use crate::http_route::{ListenerPort, RouteEntry};
 use crate::listeners::{JudgedGateways, JudgedListener, ListenerProtocol};
 use crate::policies::PolicySet;
 use crate::translate::known_routes::{KnownRoutes, ListenerId, PieceState, RouteNumber};
+use crate::translate::site_costs::{SiteCost, SiteCosts, SiteName};
 use crate::translate::site_tree::{SiteHead, SiteRoute, sort_routes};
-
-/// A listener, and a host of it.
-type SiteName = (ListenerId, String);
 
 /// Sites by their identity.
 pub(super) type RememberedSites = HashMap<[u64; 2], ReadSite>;
@@ -92,6 +91,13 @@ pub(super) struct KnownSites {
     due: BTreeSet<SiteName>,
     /// Sites to read even if they are made of the same, because of their groups.
     stale: BTreeSet<SiteName>,
+    /// Addresses and hosts that older Ingresses have.
+    withheld: BTreeSet<(String, String)>,
+    costs: SiteCosts,
+    /// What the routes of a namespace become where it has too much.
+    failing: Option<Arc<Vec<RouteEntry>>>,
+    /// Routes about which there is another verdict.
+    reconsidered: BTreeSet<RouteNumber>,
 }
 
 /// Returns what the routes of a listener depend on.
@@ -106,8 +112,19 @@ pub(super) fn listener_port(gateways: &JudgedGateways, (gateway, listener): List
 }
 
 impl KnownSites {
-    pub(super) fn new(keeps_trees: bool, remembered: RememberedSites) -> KnownSites {
-        KnownSites { keeps_trees, remembered, ..KnownSites::default() }
+    /// `namespace_bytes` is the memory that the routes of a namespace may take.
+    pub(super) fn new(
+        keeps_trees: bool,
+        remembered: RememberedSites,
+        namespace_bytes: Option<u64>,
+    ) -> KnownSites {
+        KnownSites {
+            keeps_trees,
+            remembered,
+            costs: SiteCosts::new(namespace_bytes),
+            failing: namespace_bytes.map(|_| Arc::new(vec![RouteEntry::failing()])),
+            ..KnownSites::default()
+        }
     }
 
     /// Returns all sites that were read.
@@ -138,6 +155,12 @@ impl KnownSites {
         }
         let heads_before = std::mem::take(&mut self.heads_by_scope);
         let mut others = BTreeSet::new();
+        let had_too_much = self.costs.clear();
+        if !had_too_much.is_empty() {
+            let of_them =
+                routes.all().filter(|(_, route)| had_too_much.contains(&route.attached.key.namespace));
+            self.reconsidered.extend(of_them.map(|(id, _)| id));
+        }
         self.heads.clear();
         self.owners.clear();
         self.scopes.clear();
@@ -169,10 +192,51 @@ impl KnownSites {
         others
     }
 
+    /// Leaves out addresses and hosts that older Ingresses have.
+    pub(super) fn withhold(&mut self, withheld: BTreeSet<(String, String)>, routes: &KnownRoutes) {
+        for (bind, host) in self.withheld.symmetric_difference(&withheld) {
+            let Some(owners) = self.owners.get(bind) else { continue };
+            if let Some(listener) = wider_hosts(host).iter().find_map(|wider| owners.get(wider)).copied() {
+                self.due.insert((listener, host.clone()));
+                self.reconsidered.extend(routes.of_host(listener, host));
+            }
+        }
+        self.withheld = withheld;
+    }
+
+    /// Takes the routes about which there is another verdict.
+    pub(super) fn take_reconsidered(&mut self) -> BTreeSet<RouteNumber> {
+        std::mem::take(&mut self.reconsidered)
+    }
+
+    /// Returns why some places of a route are not served, and whether none is.
+    pub(super) fn refusal(&self, route: &AttachedRoute) -> Option<(String, bool)> {
+        let (mut first, mut refused) = (None, 0);
+        for place in &route.places {
+            let site = ((place.gateway, place.listener), place.host.clone());
+            let bind = self.served.get(&site.0).map(|(bind, _)| bind);
+            let text = if bind.is_some_and(|bind| self.withheld.contains(&(bind.clone(), place.host.clone())))
+            {
+                let host = if place.host.is_empty() { "every host" } else { &place.host };
+                format!("an older Ingress of another namespace has {host} at the address of the listener")
+            } else if self.costs.allowed(&route.key.namespace, &site) != Allowed::Whole {
+                self.costs.excess_text(&route.key.namespace)
+            } else {
+                continue;
+            };
+            refused += 1;
+            first.get_or_insert(text);
+        }
+        first.map(|text| (text, refused == route.places.len()))
+    }
+
     /// Whether a listener has a host of its address: the narrowest that covers it.
     pub(super) fn is_owner(&self, listener: ListenerId, host: &str) -> bool {
         let Some((bind, _)) = self.served.get(&listener) else { return false };
         let Some(owners) = self.owners.get(bind) else { return false };
+        if !self.withheld.is_empty() && self.withheld.contains(&(bind.clone(), host.to_owned())) {
+            return false;
+        }
         wider_hosts(host).iter().find_map(|wider| owners.get(wider)) == Some(&listener)
     }
 
@@ -188,15 +252,21 @@ impl KnownSites {
             None if host.is_empty() => "",
             None => return,
         };
-        let sites = self.sites.range((listener, String::new())..).map(|(name, _)| name);
-        let below = sites.take_while(|(of, _)| *of == listener).filter(|(_, host)| host.ends_with(suffix));
-        self.due.extend(below.cloned().collect::<Vec<_>>());
+        let first = (listener, String::new());
+        let sites = self.sites.range(first.clone()..).map(|(name, _)| name);
+        let is_below = |(_, host): &&SiteName| host.ends_with(suffix);
+        let is_of_listener = |(of, _): &&SiteName| *of == listener;
+        self.due.extend(sites.take_while(is_of_listener).filter(is_below).cloned());
+        // Hosts of a namespace that has too much may have no site.
+        self.due.extend(self.costs.sites_from(&first).take_while(is_of_listener).filter(is_below).cloned());
     }
 
     /// Notes that groups are others to the sites that name them.
     pub(super) fn note_groups(&mut self, groups: &BTreeSet<String>) {
         let named = self.sites.iter().filter(|(_, site)| site.read.names_any(groups));
         self.stale.extend(named.map(|(name, _)| name.clone()));
+        // Those of listeners that were renewed before have other names now.
+        self.before.retain(|_, site| !site.read.names_any(groups));
         self.due.extend(self.stale.iter().cloned());
     }
 
@@ -237,16 +307,44 @@ impl KnownSites {
         findings
     }
 
+    /// Finds out what the sites that are due take, and which of them are closed by that: these become due too.
+    pub(super) fn settle_costs(&mut self, routes: &KnownRoutes) {
+        if !self.costs.has_limit() {
+            return;
+        }
+        for name in &self.due {
+            let (listener, host) = name;
+            let exists = routes.has_host(*listener, host) && self.is_owner(*listener, host);
+            let head = self.heads.get(listener).filter(|_| exists);
+            self.costs
+                .set(name, head.map(|head| site_costs(routes, head, *listener, host)).unwrap_or_default());
+        }
+        for ((listener, host), namespace) in self.costs.settle() {
+            for wider in wider_hosts(&host) {
+                let of_host = routes.of_host(listener, &wider);
+                self.reconsidered
+                    .extend(of_host.filter(|id| routes.get(*id).attached.key.namespace == namespace));
+            }
+            self.due.insert((listener, host));
+        }
+    }
+
     /// Makes a site. `None` if it is the same as before, or does not exist.
     fn make(&mut self, name: SiteName, routes: &KnownRoutes) -> Option<DueSite> {
         let (listener, host) = &name;
         let own = self.served.get(listener).is_some_and(|(_, own)| own == host);
-        let exists = (own || routes.has_host(*listener, host)) && self.is_owner(*listener, host);
+        let has_routes = || {
+            let mut of_host = routes.of_host(*listener, host);
+            of_host.any(|id| {
+                self.costs.allowed(&routes.get(id).attached.key.namespace, &name) != Allowed::Absent
+            })
+        };
+        let exists = (own || has_routes()) && self.is_owner(*listener, host);
         let Some(head) = self.heads.get(listener).filter(|_| exists).cloned() else {
             self.sites.remove(&name);
             return None;
         };
-        let of_site = site_routes(routes, &head, *listener, host);
+        let of_site = self.site_routes(routes, &head, &name);
         let scope = self.scopes.get(listener).cloned().unwrap_or_default();
         let known = self.sites.remove(&name).or_else(|| self.before.remove(&(scope, host.clone())));
         let is_stale = self.stale.remove(&name);
@@ -256,6 +354,40 @@ impl KnownSites {
         }
         let node = head.site(host, &of_site);
         Some(DueSite { name, head, routes: of_site, node, known })
+    }
+
+    /// Returns the routes of a site, with those of wider hosts.
+    fn site_routes(&self, routes: &KnownRoutes, head: &SiteHead, name: &SiteName) -> Vec<SiteRoute> {
+        let (listener, host) = name;
+        let (mut of_site, mut closed) = (Vec::new(), None);
+        for (host_depth, wider) in wider_hosts(host).iter().enumerate() {
+            for id in routes.of_host(*listener, wider) {
+                let route = routes.get(id);
+                let Some(entries) = route.entries(&head.port) else { continue };
+                match self.costs.allowed(&route.attached.key.namespace, name) {
+                    Allowed::Whole if route.state == PieceState::Absent => {}
+                    Allowed::Whole => {
+                        let state = route.state;
+                        of_site.extend((0..entries.len()).map(|at| SiteRoute {
+                            host_depth,
+                            entries: entries.clone(),
+                            at,
+                            id,
+                            state,
+                        }));
+                    }
+                    Allowed::Failing => closed = closed.or(Some(id)),
+                    Allowed::Absent => {}
+                }
+            }
+        }
+        sort_routes(&mut of_site);
+        if let (Some(id), Some(failing)) = (closed, &self.failing) {
+            // After the routes of other namespaces.
+            let (entries, state) = (failing.clone(), PieceState::Failing);
+            of_site.push(SiteRoute { host_depth: usize::MAX, entries, at: 0, id, state });
+        }
+        of_site
     }
 
     /// Forgets the sites of listeners before, once all are read.
@@ -276,26 +408,28 @@ impl KnownSites {
     }
 }
 
-/// Returns the routes of a host of a listener, with those of wider hosts.
-fn site_routes(routes: &KnownRoutes, head: &SiteHead, listener: ListenerId, host: &str) -> Vec<SiteRoute> {
-    let mut of_site = Vec::new();
-    for (host_depth, wider) in wider_hosts(host).iter().enumerate() {
-        for id in routes.of_host(listener, wider) {
+/// Returns what the routes of a host of a listener take, by namespace.
+fn site_costs(
+    routes: &KnownRoutes,
+    head: &SiteHead,
+    listener: ListenerId,
+    host: &str,
+) -> BTreeMap<String, SiteCost> {
+    let mut costs: BTreeMap<String, SiteCost> = BTreeMap::new();
+    let mut newest = "";
+    for wider in wider_hosts(host) {
+        for id in routes.of_host(listener, &wider) {
             let route = routes.get(id);
-            let Some(entries) = route.entries(&head.port).filter(|_| route.state != PieceState::Absent)
-            else {
-                continue;
-            };
-            let state = route.state;
-            of_site.extend((0..entries.len()).map(|at| SiteRoute {
-                host_depth,
-                entries: entries.clone(),
-                at,
-                id,
-                state,
-            }));
+            let of_site = if wider == host { SITE_BYTES } else { 0 };
+            let of_entry = |entry: &RouteEntry| route_bytes(entry.len() + head.policy_bytes);
+            let of_routes: u64 =
+                route.entries(&head.port).into_iter().flat_map(|all| all.iter()).map(of_entry).sum();
+            newest = newest.max(&route.attached.created);
+            let new = || SiteCost { newest: String::new(), bytes: 0 };
+            costs.entry(route.attached.key.namespace.clone()).or_insert_with(new).bytes +=
+                of_site + of_routes;
         }
     }
-    sort_routes(&mut of_site);
-    of_site
+    costs.values_mut().for_each(|cost| newest.clone_into(&mut cost.newest));
+    costs
 }

@@ -19,6 +19,8 @@ pub(super) struct SiteHead {
     policy: AppliedPolicy,
     /// What routes depend on.
     pub(super) port: ListenerPort,
+    /// Length of the directives that policies add to each route, in bytes.
+    pub(super) policy_bytes: usize,
 }
 
 /// A route of a site: its precedence within hosts from narrow to wide, and what is made of it.
@@ -70,7 +72,8 @@ impl SiteHead {
             table.insert("tls".to_owned(), tls_table(listener));
         }
         policy.add_to_site(&mut table);
-        SiteHead { table, policy, port }
+        let policy_bytes = policy.route_bytes();
+        SiteHead { table, policy, port, policy_bytes }
     }
 
     /// Returns the site of a host. Its place is 1, those of its routes are 2 and up.

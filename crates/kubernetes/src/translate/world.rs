@@ -17,10 +17,10 @@ use crate::config_reader::ConfigReader;
 use crate::gateway_services::{WantedObject, service_of, wanted_services};
 use crate::grpc_route::grpc_rules;
 use crate::http_route::{ListenerPort, RuledRoute, http_rules, route_entries};
-use crate::ingress::{ObjectEvent, judge_ingresses};
+use crate::ingress::{GatewayClaim, ObjectEvent, judge_ingresses, oldest_ingress};
 use crate::listeners::{JudgedGateways, judge_gateways};
 use crate::objects::{Kind, ObjectKey, Objects};
-use crate::options::{CONTROLLER_NAME, TranslateOptions};
+use crate::options::{CONTROLLER_NAME, IngressOptions, TranslateOptions};
 use crate::policies::{PolicySet, judge_policies};
 use crate::policy_spec::TargetKind;
 use crate::stream_route::stream_servers;
@@ -69,6 +69,8 @@ pub(super) struct World {
     own_addresses: BTreeSet<IpAddr>,
     endpoints: EndpointIndex,
     classes: BTreeSet<String>,
+    /// When the oldest Ingress was created.
+    ingresses_since: Option<String>,
     gateways: JudgedGateways,
     /// Secrets and ConfigMaps that Gateways and ListenerSets name.
     gateway_names: BTreeSet<ObjectKey>,
@@ -162,15 +164,29 @@ fn named_by_policies(objects: &Objects) -> PolicyNames {
     names
 }
 
-/// Returns the addresses and hosts that Gateways have.
-fn taken_hosts(gateways: &JudgedGateways, routes: &KnownRoutes) -> BTreeSet<(String, String)> {
-    let mut taken = BTreeSet::new();
+/// Returns the addresses and hosts that Gateways want, at the addresses of Ingresses.
+fn host_claims(
+    gateways: &JudgedGateways,
+    routes: &KnownRoutes,
+    options: &IngressOptions,
+) -> BTreeMap<(String, String), GatewayClaim> {
+    let mut claims: BTreeMap<(String, String), GatewayClaim> = BTreeMap::new();
     for (id, listener) in gateways.listeners().filter(|(_, listener)| listener.takes_address()) {
         let address = listener.bind_address();
-        taken.insert((address.clone(), listener.hostname.clone()));
-        taken.extend(routes.hosts(id).map(|host| (address.clone(), host.clone())));
+        if address != options.http && address != options.https {
+            continue;
+        }
+        let gateway = &gateways.gateways[id.0];
+        let of_listener = claims.entry((address.clone(), listener.hostname.clone())).or_default();
+        of_listener.add(gateway.created(), &gateway.key.namespace);
+        for host in routes.hosts(id) {
+            let claim = claims.entry((address.clone(), host.clone())).or_default();
+            for route in routes.of_host(id, host).map(|id| &routes.get(id).attached) {
+                claim.add(&route.created, &route.key.namespace);
+            }
+        }
     }
-    taken
+    claims
 }
 
 impl World {
@@ -185,6 +201,7 @@ impl World {
             own_addresses: options.pool.iter().copied().collect(),
             endpoints: EndpointIndex::of(objects),
             classes: BTreeSet::new(),
+            ingresses_since: None,
             gateways: JudgedGateways::default(),
             gateway_names: BTreeSet::new(),
             tls_policies: BackendTlsPolicies::default(),
@@ -194,7 +211,7 @@ impl World {
             groups: KnownGroups::default(),
             ingresses: KnownIngresses::default(),
             files: KnownFiles::default(),
-            sites: KnownSites::new(keeps_trees, remembered),
+            sites: KnownSites::new(keeps_trees, remembered, options.namespace_bytes),
             streams: Vec::new(),
             addresses: Arc::default(),
             services: KnownServices::default(),
@@ -271,7 +288,14 @@ impl World {
     fn judge_gateways(&mut self, objects: &Objects, are_others_unusable: bool, news: &mut News<'_>) {
         let kinds =
             [Kind::GatewayClass, Kind::Gateway, Kind::ListenerSet, Kind::Namespace, Kind::ReferenceGrant];
+        let mut are_ingresses_since_another_time = false;
+        if news.has(&[Kind::Ingress, Kind::IngressClass]) {
+            let since = oldest_ingress(objects, &self.options).map(str::to_owned);
+            are_ingresses_since_another_time = self.ingresses_since != since;
+            self.ingresses_since = since;
+        }
         let is_due = are_others_unusable
+            || are_ingresses_since_another_time
             || news.has(&kinds)
             || news.names(Kind::Secret, &self.gateway_names)
             || news.names(Kind::ConfigMap, &self.gateway_names);
@@ -284,7 +308,8 @@ impl World {
         });
         let classes: BTreeSet<&str> = classes.map(|(key, _)| key.name.as_str()).collect();
         let mut files = Contents::new();
-        self.gateways = judge_gateways(objects, &classes, &self.options, &mut files);
+        let since = self.ingresses_since.as_deref();
+        self.gateways = judge_gateways(objects, &classes, &self.options, since, &mut files);
         self.classes = classes.into_iter().map(str::to_owned).collect();
         self.gateway_names = self.gateways.named_objects();
         (self.files.gateways, news.files, news.gateways) = (files, true, true);
@@ -465,7 +490,8 @@ impl World {
         let are_others = news.gateways || news.policies || !work.routes.hosts.is_empty();
         if self.ingresses.is_due() || (self.ingresses.has_any() && are_others) {
             let listeners = self.gateways.listeners().map(|(_, listener)| listener);
-            self.ingresses.yield_hosts(taken_hosts(&self.gateways, &self.routes), listeners, news.gateways);
+            let claims = host_claims(&self.gateways, &self.routes, &self.options.ingress);
+            self.ingresses.yield_hosts(claims, listeners, news.gateways);
             work.ingresses |= self.ingresses.is_due();
         }
     }
@@ -493,6 +519,7 @@ impl World {
 
     /// Takes other listeners over to the sites, and what routes have become.
     fn renew_sites(&mut self, news: &News<'_>, work: &mut ChangedParts) {
+        let kept = self.ingresses.set.as_ref().map(|set| set.kept_hosts().clone());
         if news.gateways || news.policies {
             for gateway in &mut self.gateways.gateways {
                 gateway.listeners.iter_mut().for_each(|listener| listener.rejected = None);
@@ -507,6 +534,7 @@ impl World {
                 self.routes.all().filter(|(_, route)| is_faulty(route)).map(|(id, _)| id).collect();
             faulty.into_iter().for_each(|id| self.judge_anew(id, work));
         }
+        self.sites.withhold(kept.unwrap_or_default(), &self.routes);
         work.streams |= work.listeners || work.routes.streams || work.ingresses;
         if work.streams {
             // They are checked together.

@@ -113,7 +113,7 @@ pub(crate) fn routes<'c>(cluster: &'c ClusterConfig, host: &str, address: &str) 
     site.and_then(|site| site["route"].as_array()).map(|routes| routes.iter().collect()).unwrap_or_default()
 }
 
-fn notes<'e>(events: &'e [ObjectEvent], name: &str) -> Vec<&'e str> {
+pub(crate) fn notes<'e>(events: &'e [ObjectEvent], name: &str) -> Vec<&'e str> {
     events.iter().filter(|event| event.key.name == name).map(|event| event.note.as_str()).collect()
 }
 

@@ -12,6 +12,7 @@ mod ingress;
 mod hostile;
 mod policies;
 mod random_objects;
+mod tenants;
 
 use std::fmt::Write as _;
 

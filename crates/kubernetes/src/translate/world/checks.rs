@@ -37,6 +37,14 @@ impl World {
                 work.streams = !findings.is_empty();
             }
             self.read_groups(objects, work, reader).map_err(|findings| join(&findings))?;
+            self.sites.settle_costs(&self.routes);
+            for id in self.sites.take_reconsidered() {
+                work.routes.touched.insert(id);
+                // What was found when it was read may not be found again: at fewer places, nothing of it may be read.
+                if self.routes.get(id).state != PieceState::Whole {
+                    self.judge_anew(id, work);
+                }
+            }
             findings.extend(self.sites.refresh(&self.routes, reader));
             let of_ingresses = self.ingresses.refresh(&self.options.unusable, reader);
             findings

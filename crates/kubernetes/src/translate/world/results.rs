@@ -36,7 +36,7 @@ impl World {
         }
         for id in &work.routes.touched {
             let route = &self.routes.get(*id).attached;
-            statuses.set(route.kind, &route.key, route.status());
+            statuses.set(route.kind, &route.key, route.status(self.sites.refusal(route).as_ref()));
         }
         if news.tls_policies || news.gateways || work.uses_of_tls {
             self.tls_policies.set_uses(self.uses_of_tls());
