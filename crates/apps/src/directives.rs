@@ -386,15 +386,15 @@ directives! {
 }
 
 impl AppLimits {
-    /// Resource limits, both soft and hard. The one on address space does not include memory shared with the
+    /// Resource limits, both soft and hard. The one on address space, which is the last, does not include memory shared with the
     /// server.
     pub(crate) fn resources(&self) -> impl Iterator<Item = (Resource, u64)> {
         let given = [
-            (Resource::As, self.memory_bytes),
             (Resource::Nofile, self.files.map(u64::from)),
             (Resource::Nproc, self.processes.map(u64::from)),
             (Resource::Core, self.core_bytes),
             (Resource::Fsize, self.file_bytes),
+            (Resource::As, self.memory_bytes),
         ];
         given.into_iter().filter_map(|(resource, value)| Some((resource, value?)))
     }

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use net::sys::set_process_group;
+use net::sys::{set_limits, set_process_group};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Resource, Rlimit, prlimit, test_kill_process_group};
+use rustix::process::{Pid, Resource, test_kill_process_group};
 use rustix::thread::disable_transparent_huge_pages;
 
 use crate::launcher::Launch;
@@ -70,6 +70,13 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
     if let Some((user, group)) = options.user {
         command.uid(user).gid(group);
     }
+    // The whole channel is mapped, and counts as address space.
+    let mapped = rustix::fs::fstat(launch.channel[0])?.st_size as u64;
+    let limits = options.settings.limits.resources().map(|(resource, value)| {
+        let ours = if resource == Resource::As { mapped } else { 0 };
+        (resource, value.saturating_add(ours))
+    });
+    set_limits(&mut command, limits.collect());
     let process = {
         let mut started = lock(&STARTED_PROCESSES);
         let inherited = || launch.channel.iter().chain([&launch.control]);
@@ -80,14 +87,7 @@ pub fn spawn(options: &Options, launch: &Launch<'_>) -> io::Result<Pid> {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", program.to_string_lossy()))
         })?
     };
-    let pid = Pid::from_child(&process);
-    // The whole channel is mapped, and counts as address space.
-    let mapped = rustix::fs::fstat(launch.channel[0])?.st_size as u64;
-    for (resource, value) in options.settings.limits.resources() {
-        let ours = if resource == Resource::As { mapped } else { 0 };
-        set_limit(pid, resource, value.saturating_add(ours))?;
-    }
-    Ok(pid)
+    Ok(Pid::from_child(&process))
 }
 
 /// Starts another program, which inherits no descriptor passed to an application's process.
@@ -120,12 +120,4 @@ fn spawn_with_huge_pages(command: &mut Command, started: &mut Vec<Pid>) -> io::R
     }
     started.retain(|group| test_kill_process_group(*group) != Err(Errno::SRCH));
     process.inspect(|process| started.push(Pid::from_child(process)))
-}
-
-fn set_limit(pid: Pid, resource: Resource, value: u64) -> io::Result<()> {
-    let value = Rlimit { current: Some(value), maximum: Some(value) };
-    match prlimit(Some(pid), resource, value) {
-        Ok(_) | Err(Errno::SRCH) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }

@@ -13,7 +13,7 @@ use nix::sys::socket::sockopt::AttachReusePortCbpf;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::ioctl::{Getter, Opcode, ioctl};
-use rustix::process::setsid;
+use rustix::process::{Resource, Rlimit, setrlimit, setsid};
 
 /// The ioctl's number on x86, ARM and RISC-V.
 const SIOCOUTQ: Opcode = 0x5411;
@@ -95,6 +95,23 @@ pub fn set_process_group(command: &mut Command, needs_session: bool) {
     }
     // SAFETY: between fork and exec the closure makes one system call; it allocates nothing and takes no lock.
     unsafe { command.pre_exec(|| Ok(setsid().map(drop)?)) };
+}
+
+/// Starts a program with these resource limits, soft and hard. It needs no privilege, whoever the program's user is; limits of a running
+/// process of another user need CAP_SYS_RESOURCE. A limit on address space comes last, since it counts for what is mapped already.
+#[allow(unsafe_code)]
+pub fn set_limits(command: &mut Command, limits: Vec<(Resource, u64)>) {
+    if limits.is_empty() {
+        return;
+    }
+    let set = move || {
+        let set_one = |(resource, value): &(Resource, u64)| {
+            Ok(setrlimit(*resource, Rlimit { current: Some(*value), maximum: Some(*value) })?)
+        };
+        limits.iter().try_for_each(set_one)
+    };
+    // SAFETY: between fork and exec the closure makes system calls; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(set) };
 }
 
 /// Whether this process, and so its children, have a controlling terminal.

@@ -176,6 +176,11 @@ pub(crate) fn of_another_user(app: &str, more: &str) -> Rig {
 
 /// Like [`of_another_user`], with the application's user, and `more` tables of the configuration after it.
 pub(crate) fn of_user(user: u32, app: &str, more: &str) -> Rig {
+    of_user_through(&[], user, app, more)
+}
+
+/// Like [`of_user`], with the server started by another program.
+fn of_user_through(starter: &[&str], user: u32, app: &str, more: &str) -> Rig {
     let folder = Folder::new();
     folder.write("own/app.psgi", app).write("own/own.txt", "hello");
     std::os::unix::fs::chown(folder.at("own"), Some(user), Some(user)).unwrap();
@@ -201,6 +206,11 @@ pub(crate) fn of_user(user: u32, app: &str, more: &str) -> Rig {
     );
     folder.write("komainu.toml", config);
     let mut command = komainu();
+    if let Some((program, arguments)) = starter.split_first() {
+        let server = std::mem::replace(&mut command, std::process::Command::new(program));
+        command.args(arguments).arg(server.get_program());
+        command.envs(server.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    }
     command.env("KOMAINU_WORKERS", folder.at("workers"));
     command.arg("start").arg("-c").arg(folder.at("komainu.toml"));
     Rig::start(command, folder)
@@ -248,6 +258,37 @@ fn application_can_run_as_another_user() {
         rig.signal("-TERM");
         assert!(rig.ended().success());
         assert!(!is_alive(pid));
+    }
+}
+
+#[test]
+fn limits_of_another_user_need_no_capability() {
+    if !can_be_tested() {
+        return;
+    }
+    let limits = "workers = 1\nlimits = { memory = \"900MiB\", processes = 50, files = 90, core = \"1KiB\", file_size = \"1MiB\" }";
+    for more in [limits.to_owned(), format!("preload = false\n{limits}")] {
+        // As in a container without CAP_SYS_RESOURCE.
+        let without = ["setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource"];
+        let app = "sub { open my $f, '<', '/proc/self/limits' or die; return [200, [], [<$f>]] }";
+        let rig = of_user_through(&without, 65533, app, &more);
+        let found = rig.get("/").expect_status(200).text();
+        let limit = |name: &str| {
+            let line = found.lines().find(|line| line.starts_with(name)).unwrap();
+            let mut values = line[name.len()..].split_whitespace();
+            assert_eq!(values.clone().next(), values.nth(1), "{line}");
+            line[name.len()..].split_whitespace().next().unwrap().to_owned()
+        };
+        let expected = [
+            ("Max processes", "50"),
+            ("Max open files", "90"),
+            ("Max core file size", "1024"),
+            ("Max file size", "1048576"),
+        ];
+        for (name, value) in expected {
+            assert_eq!(limit(name), value, "{found}");
+        }
+        assert!(limit("Max address space").parse::<u64>().unwrap() >= 900 << 20, "{found}");
     }
 }
 
