@@ -131,9 +131,28 @@ fn variable_hint(name: &str, names: &[&str]) -> Option<String> {
     }
 }
 
+/// Returns the target of nginx's `rewrite` as a target of ours. nginx appends the query of the request to that of the target, unless the
+/// target ends with `?`, which is left out. A target without a query keeps that of the request in both; here, `?` at the end empties it.
+pub fn nginx_target(target: &str) -> String {
+    match target.strip_suffix('?') {
+        Some(text) if text.contains('?') => text.to_owned(),
+        None if target.contains('?') => format!("{target}&$args"),
+        _ => target.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queries_of_targets_are_those_of_nginx() {
+        for (target, ours) in
+            [("/x", "/x"), ("/x?", "/x?"), ("/x?a=1", "/x?a=1&$args"), ("/x?a=1?", "/x?a=1"), ("/x??", "/x?")]
+        {
+            assert_eq!(nginx_target(target), ours);
+        }
+    }
 
     #[test]
     fn faults_point_at_the_variable() {

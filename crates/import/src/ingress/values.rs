@@ -1,5 +1,7 @@
 //! Translation of annotation values.
 
+use shapes::template::nginx_target;
+
 use crate::data::DataNode;
 use crate::draft::{TomlItem, TomlSection};
 use crate::findings::ImportLedger;
@@ -80,12 +82,7 @@ pub(super) fn translate_rewrite_target(
     };
     let is_path = text.starts_with('/') && text.chars().all(|c| c.is_ascii_graphic() && c != '#');
     if is_path && text.split('$').skip(1).all(is_known) {
-        // As nginx does it: the request's own query follows, unless the target ends with `?`.
-        let rewrite = match (text.contains('?'), text.strip_suffix('?')) {
-            (true, None) => format!("{text}&$args"),
-            (_, whole) => whole.unwrap_or(text).to_owned(),
-        };
-        section.set_text("rewrite", rewrite);
+        section.set_text("rewrite", nginx_target(text));
         target.mark_translated(ledger);
         return;
     }

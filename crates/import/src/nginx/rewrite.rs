@@ -1,5 +1,7 @@
 //! Translation of `rewrite`: redirects and internal changes of the path.
 
+use shapes::template::nginx_target;
+
 use super::location_place::{LocationPlace, PathConditions};
 use super::scope::{Scope, TemplateDestination};
 use super::translation::{LocationMatcher, Translation, is_target, redirect_item};
@@ -40,19 +42,12 @@ impl<'d> Translation<'d> {
                 return None;
             }
         };
-        let text = match target.strip_suffix('?') {
-            Some(text) if !text.contains('?') => format!("{text}?"),
-            Some(text) => text.to_owned(),
-            // nginx appends the query of the request.
-            None if target.contains('?') && !target.contains("$args") => {
-                self.ledger.mark_different(
-                    directive.entry,
-                    "a request without a query has `&` at the end of its new one",
-                );
-                format!("{target}&$args")
-            }
-            None => target,
-        };
+        let has_query = target.contains("$args") && !target.ends_with('?');
+        let text = if has_query { target } else { nginx_target(&target) };
+        if !has_query && text.ends_with("&$args") {
+            let how = "a request without a query has `&` at the end of its new one";
+            self.ledger.mark_different(directive.entry, how);
+        }
         let scope = match groups {
             Some(groups) => place.scope.with_groups(&groups),
             None => place.scope.clone(),

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use shapes::pattern::PathPattern;
+use shapes::template::nginx_target;
 
 use crate::escape::LiteralPath;
 use crate::objects::IngressHttpPath;
@@ -197,13 +198,7 @@ pub(crate) fn rewrite_template(target: &str, groups: usize) -> String {
         rest = after;
     }
     out += &encoded(rest);
-    // As nginx does it: the request's own query follows, unless the target ends with `?`.
-    if out.contains('?') {
-        match out.strip_suffix('?') {
-            Some(whole) => out.truncate(whole.len()),
-            None => out += "&$args",
-        }
-    }
+    let out = nginx_target(&out);
     if out.starts_with('/') { out } else { format!("/{out}") }
 }
 

@@ -411,7 +411,9 @@ fn paths_and_groups_are_those_of_ingress_nginx() {
     let rewritten = of("ImplementationSpecific", "/a(/|$)(.*)", &[("rewrite-target", "/$2")]);
     assert_eq!(rewritten, r#"["~* ^/a(/|$)(.*)"] "/${2}""#);
     // The query of the request follows that of the target, unless it ends with `?`.
-    for (target, written) in [("/i.php?p=$2", "/i.php?p=${2}&$args"), ("/i.php?p=$2?", "/i.php?p=${2}")] {
+    for (target, written) in
+        [("/i.php?p=$2", "/i.php?p=${2}&$args"), ("/i.php?p=$2?", "/i.php?p=${2}"), ("/$2?", "/${2}?")]
+    {
         let rewritten = of("ImplementationSpecific", "/a(/|$)(.*)", &[("rewrite-target", target)]);
         assert_eq!(rewritten, format!(r#"["~* ^/a(/|$)(.*)"] "{written}""#));
     }
