@@ -198,7 +198,9 @@ impl KnownSites {
             let Some(owners) = self.owners.get(bind) else { continue };
             if let Some(listener) = wider_hosts(host).iter().find_map(|wider| owners.get(wider)).copied() {
                 self.due.insert((listener, host.clone()));
-                self.reconsidered.extend(routes.of_host(listener, host));
+            }
+            for listener in owners.values() {
+                self.reconsidered.extend(routes.of_host(*listener, host));
             }
         }
         self.withheld = withheld;

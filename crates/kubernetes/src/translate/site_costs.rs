@@ -111,7 +111,7 @@ impl SiteCosts {
     /// Returns what a namespace gets at a site.
     pub(super) fn allowed(&self, namespace: &str, site: &SiteName) -> Allowed {
         match self.namespaces.get(namespace) {
-            Some(of) if of.is_closed => Allowed::Absent,
+            Some(of) if of.is_closed && of.sites.contains_key(site) => Allowed::Absent,
             Some(of) if of.failing.contains(site) => Allowed::Failing,
             _ => Allowed::Whole,
         }
