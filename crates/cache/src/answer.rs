@@ -23,7 +23,7 @@ pub enum Selected {
 /// bytes if known.
 #[must_use]
 pub fn select(request: HeadRef<'_>, status: Status, fields: &Fields, length: Option<u64>) -> Selected {
-    let is_asked = request.fields.iter().any(|field| is_conditional(field.id) || field.id == Name::Range);
+    let is_asked = request.fields.iter().any(|field| field.id.is_conditional() || field.id == Name::Range);
     if status != Status::OK || !is_asked {
         return Selected::Whole;
     }
@@ -104,15 +104,6 @@ pub fn not_modified_fields(fields: &Fields) -> Fields {
         kept.try_push(name, value).expect("a stored field is valid");
     }
     kept
-}
-
-/// Whether the field is a conditional one, which the cache evaluates.
-#[must_use]
-pub fn is_conditional(id: Name) -> bool {
-    matches!(
-        id,
-        Name::IfMatch | Name::IfNoneMatch | Name::IfModifiedSince | Name::IfUnmodifiedSince | Name::IfRange
-    )
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Requests as seen by the cache: eligibility, keys, and requests to the origin.
 
-use cache::{Object, answer, key, vary};
+use cache::{Object, key, vary};
 use http::forwarded::dialect_of;
 use http::{Name, is_confusable};
 use net::{DetachedRequest, Exchange, Request};
@@ -155,7 +155,7 @@ pub(crate) fn origin_request(
     request.retain(|id, name| {
         let is_claim = dialect_of(id, name).is_some()
             || id == Name::Other && CLIENT_FIELDS.iter().any(|one| is_confusable(name, one.as_bytes()));
-        let is_ours = answer::is_conditional(id) || matches!(id, Name::Range | Name::AcceptEncoding);
+        let is_ours = id.is_conditional() || matches!(id, Name::Range | Name::AcceptEncoding);
         !is_ours && (is_vouched || !is_claim)
     });
     if with_codings && !codings.is_empty() {

@@ -208,6 +208,19 @@ impl Name {
         NameSet::HOP_BY_HOP.has(self)
     }
 
+    /// Whether the field makes a request conditional (RFC 9110 section 13.1).
+    #[must_use]
+    pub const fn is_conditional(self) -> bool {
+        matches!(
+            self,
+            Name::IfMatch
+                | Name::IfNoneMatch
+                | Name::IfModifiedSince
+                | Name::IfUnmodifiedSince
+                | Name::IfRange
+        )
+    }
+
     /// Whether the field determines the end or the routing of a message. Framing fields are never accepted
     /// from a trailer section (RFC 9110 section 6.5.1) or from a handler.
     #[must_use]

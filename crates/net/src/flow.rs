@@ -3,6 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::os::fd::BorrowedFd;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -315,6 +316,21 @@ impl Exchange<'_> {
     #[must_use]
     pub fn poll_disconnected(&self, cx: &Context<'_>) -> bool {
         self.poll_client(self.disconnect_interest(), cx)
+    }
+
+    /// Waits for a future, and no longer than the client does.
+    ///
+    /// # Errors
+    /// [`Fault::Disconnected`]: the client has left.
+    pub async fn unless_disconnected<T>(&self, future: impl Future<Output = T>) -> Result<T, Fault> {
+        let mut future = pin!(future);
+        poll_fn(|cx| {
+            if self.poll_disconnected(cx) {
+                return Poll::Ready(Err(Fault::Disconnected));
+            }
+            future.as_mut().poll(cx).map(Ok)
+        })
+        .await
     }
 
     /// Passes the path to handlers with all empty segments that the client has sent. Rules that match the

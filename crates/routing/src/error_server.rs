@@ -1,9 +1,6 @@
 //! Error pages that a server writes: it is asked for a page in place of a response that is held back.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use config::ErrorServer;
 use http::{Fields, Name, Reject, Status};
@@ -62,15 +59,8 @@ impl RouteErrorServer {
         let page = match build_request(&exchange.request(), status) {
             Err(_) => None,
             Ok(question) => {
-                let mut asked = pin!(self.ask(&question));
-                let page = poll_fn(|cx| {
-                    if exchange.poll_disconnected(cx) {
-                        return Poll::Ready(Err(Fault::Disconnected));
-                    }
-                    asked.as_mut().poll(cx).map(Ok)
-                });
                 // The proxy has logged why there is none.
-                page.await?.ok()
+                exchange.unless_disconnected(self.ask(&question)).await?.ok()
             }
         };
         exchange.hold(0);
@@ -109,13 +99,6 @@ impl RouteErrorServer {
     }
 }
 
-fn is_conditional(id: Name) -> bool {
-    matches!(
-        id,
-        Name::IfMatch | Name::IfNoneMatch | Name::IfModifiedSince | Name::IfUnmodifiedSince | Name::IfRange
-    )
-}
-
 /// Builds the request to the server: without the body of the client's request, and what asks for a part or another state of it.
 ///
 /// # Errors
@@ -125,7 +108,7 @@ fn build_request(request: &Request<'_>, status: Status) -> Result<FetchRequest, 
     let mut fields = Fields::new();
     for (id, name, value) in request.fields() {
         let is_of_body = matches!(id, Name::Expect | Name::ContentType | Name::ContentEncoding);
-        let is_partial = id == Name::Range || is_conditional(id);
+        let is_partial = id == Name::Range || id.is_conditional();
         let is_own = OWN_FIELDS.iter().any(|own| http::is_confusable(name, own.as_bytes()));
         if !(is_of_body
             || is_partial

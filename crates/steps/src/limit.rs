@@ -2,12 +2,9 @@
 //! limit. Counting is implemented in `admission`.
 
 use std::borrow::Cow;
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 
 use admission::limits::{RateKey, RateLimit};
 use admission::{
@@ -365,21 +362,10 @@ impl RateRules {
         }
         if !checked.delay_permits.is_empty() {
             exchange.hold(DELAYED_BYTES);
-            let has_left = {
-                let mut turn = pin!(exchange.core().sleep(Millis(checked.wait_ns.div_ceil(1_000_000))));
-                poll_fn(|cx| {
-                    if exchange.poll_disconnected(cx) {
-                        Poll::Ready(true)
-                    } else {
-                        turn.as_mut().poll(cx).map(|()| false)
-                    }
-                })
-                .await
-            };
+            let turn = exchange.core().sleep(Millis(checked.wait_ns.div_ceil(1_000_000)));
+            let waited = exchange.unless_disconnected(turn).await;
             exchange.hold(0);
-            if has_left {
-                return Err(Fault::Disconnected);
-            }
+            waited?;
             checked.delay_permits.into_iter().for_each(DelayPermit::use_slot);
         }
         if !checked.concurrency_permits.is_empty() {

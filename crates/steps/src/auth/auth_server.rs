@@ -5,11 +5,8 @@
 //! may set fields that identify the client; any other answer is sent to the client. Without a usable answer
 //! the request is refused.
 
-use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use admission::auth::{Auth, AuthKind};
 use admission::{AuthServer, ExpiringCache, ExpiringCacheKey, SignInPart};
@@ -164,29 +161,18 @@ impl RouteAuthServer {
             }
         };
         exchange.hold(WAITING_BYTES);
-        let answer = {
-            let mut asked = pin!(self.query(&question));
-            poll_fn(|cx| {
-                if exchange.poll_disconnected(cx) {
-                    Poll::Ready(None)
-                } else {
-                    asked.as_mut().poll(cx).map(Some)
-                }
-            })
-            .await
-        };
+        let answer = exchange.unless_disconnected(self.query(&question)).await;
         exchange.hold(0);
-        match answer {
-            None => Err(Fault::Disconnected),
-            Some(Ok(answer)) if matches!(answer.status.code(), 200..300) => {
+        match answer? {
+            Ok(answer) if matches!(answer.status.code(), 200..300) => {
                 self.apply_approval(exchange, &answer, key);
                 Ok(true)
             }
-            Some(Ok(answer)) => {
+            Ok(answer) => {
                 self.send_answer(exchange, answer).await?;
                 Ok(false)
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 self.report(error.reason);
                 let mut fields = Fields::new();
                 fields.push(Name::CacheControl, b"no-store");
@@ -367,7 +353,7 @@ fn build_request(request: &Request<'_>, target: &str) -> Result<FetchRequest, Re
 fn is_not_forwarded(id: Name, name: &[u8]) -> bool {
     id.is_framing()
         || id.is_hop_by_hop()
-        || cache::answer::is_conditional(id)
+        || id.is_conditional()
         || matches!(
             id,
             Name::Host

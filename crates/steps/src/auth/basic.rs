@@ -250,27 +250,17 @@ impl SharedPasswords {
             }
         };
         exchange.hold(WAITING_BYTES);
-        let outcome = poll_fn(|cx| {
-            if exchange.poll_disconnected(cx) {
-                Poll::Ready(None)
-            } else {
-                pending.poll(cx.waker()).map(Some)
-            }
-        });
-        let outcome = outcome.await;
+        let is_valid = exchange.unless_disconnected(poll_fn(|cx| pending.poll(cx.waker()))).await;
         exchange.hold(0);
-        match outcome {
-            None => Err(Fault::Disconnected),
-            Some(true) => Ok(true),
-            Some(false) => {
-                let kind = format!("`auth.basic` {}: wrong user or password", self.path.display());
-                if let Some(notices) = &self.notices {
-                    let user = String::from_utf8_lossy(credentials.user()).into_owned();
-                    notices.throttled(Level::Warn, kind.clone(), || format!("{client}: {kind}: {user:?}"));
-                }
-                self.challenge(exchange).await
-            }
+        if is_valid? {
+            return Ok(true);
         }
+        let kind = format!("`auth.basic` {}: wrong user or password", self.path.display());
+        if let Some(notices) = &self.notices {
+            let user = String::from_utf8_lossy(credentials.user()).into_owned();
+            notices.throttled(Level::Warn, kind.clone(), || format!("{client}: {kind}: {user:?}"));
+        }
+        self.challenge(exchange).await
     }
 
     async fn challenge(&self, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {

@@ -5,11 +5,9 @@
 //! tokens are cached until they expire.
 
 use std::borrow::Cow;
-use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 
 use admission::auth::{Auth, AuthKind};
 use admission::{ExpiringCache, JwtAuth, JwtKeys, JwtRefusal, TOKEN_BYTES_MAX, VerifiedToken};
@@ -335,7 +333,7 @@ impl JwtRoute {
                     let reason = "the keys of tokens are not there";
                     return Ok(Err(TokenRefusal::Unavailable(reason)));
                 }
-                self.wait_for_keys(exchange).await?;
+                exchange.unless_disconnected(exchange.core().sleep(POLL_INTERVAL)).await?;
                 continue;
             };
             if self.shared.pending.fetch_add(1, Ordering::Relaxed) >= PENDING_MAX {
@@ -355,26 +353,13 @@ impl JwtRoute {
                     asks_again = false;
                     self.refresh(exchange.core(), true);
                     while self.shared.is_fetching.load(Ordering::Relaxed) && exchange.core().now() < by {
-                        self.wait_for_keys(exchange).await?;
+                        exchange.unless_disconnected(exchange.core().sleep(POLL_INTERVAL)).await?;
                     }
                 }
                 verified => {
                     return Ok(verified.map(|token| (used, token)).map_err(TokenRefusal::Refused));
                 }
             }
-        }
-    }
-
-    /// Waits for [`POLL_INTERVAL`].
-    ///
-    /// # Errors
-    /// The client is gone.
-    async fn wait_for_keys(&self, exchange: &Exchange<'_>) -> Result<(), Fault> {
-        exchange.core().sleep(POLL_INTERVAL).await;
-        if poll_fn(|cx| Poll::Ready(exchange.poll_disconnected(cx))).await {
-            Err(Fault::Disconnected)
-        } else {
-            Ok(())
         }
     }
 

@@ -1,9 +1,6 @@
 //! Fault injection for tests.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
 use http::{Fields, Name, Status};
 use net::{Exchange, Fault};
@@ -51,21 +48,9 @@ impl FaultRules {
         self.injected.add(1);
         if !rule.delay.is_zero() {
             exchange.hold(DELAYED_BYTES);
-            let has_left = {
-                let mut over = pin!(exchange.core().sleep(rule.delay));
-                poll_fn(|cx| {
-                    if exchange.poll_disconnected(cx) {
-                        Poll::Ready(true)
-                    } else {
-                        over.as_mut().poll(cx).map(|()| false)
-                    }
-                })
-                .await
-            };
+            let waited = exchange.unless_disconnected(exchange.core().sleep(rule.delay)).await;
             exchange.hold(0);
-            if has_left {
-                return Err(Fault::Disconnected);
-            }
+            waited?;
         }
         if rule.aborts {
             // Handled like a client that is gone: nothing is sent.
