@@ -15,11 +15,22 @@ use crate::data::{DataNode, parse_json, read_file};
 use crate::findings::{ImportError, ImportRemark, ImportResult, ImportVerdict};
 use crate::yaml::parse_documents;
 
-const GENERAL_DIFFERENCES: [&str; 4] = [
+/// Listeners of a Gateway or ListenerSet, and rules of an HTTPRoute, at most.
+const LISTENERS_MAX: usize = 64;
+const RULES_MAX: usize = 16;
+
+/// What ingress-nginx sends through TLS unless its ConfigMap says otherwise.
+const HSTS: &str = "max-age=31536000; includeSubDomains";
+
+/// The Secret of hosts that have TLS without one.
+const DEFAULT_CERTIFICATE: &str = "default-certificate";
+
+const GENERAL_DIFFERENCES: [&str; 5] = [
     "Each namespace has a Gateway of its own, with listeners for its hosts: `allowedRoutes` keeps others out.",
     "Expressions come before prefixes in Gateway API, whatever their lengths.",
     "A route without a backend is answered 500: it is closed until somebody has written its guard, as with a KomainuPolicy.",
     "Requests may have bodies of any size, where ingress-nginx allows 1 MiB.",
+    "`Strict-Transport-Security` is that of ingress-nginx without a ConfigMap.",
 ];
 
 /// Writes objects of Gateway API for the Ingresses of a file.
@@ -45,7 +56,7 @@ pub fn import_to_gateway(path: &Path) -> Result<ImportResult, ImportError> {
         return Err(ImportError::new(&name, 0, "there is no object of the kind Ingress in this file"));
     }
     ingresses.sort_by_key(|item| text_at(item, &["metadata", "creationTimestamp"]));
-    let mut writer = GatewayWriter { file: name, ..GatewayWriter::default() };
+    let mut writer = GatewayWriter { file: name, ports: named_ports(&items), ..GatewayWriter::default() };
     let (canaries, mains): (Vec<&DataNode>, Vec<&DataNode>) = ingresses
         .into_iter()
         .partition(|item| writer.annotation(item, "canary").is_some_and(|one| one == "true"));
@@ -75,15 +86,27 @@ struct GatewayWriter {
     remarks: Vec<ImportRemark>,
     /// Listeners of each namespace, by host and whether they have TLS, with the Secret.
     listeners: BTreeMap<String, BTreeMap<(String, bool), Option<String>>>,
-    /// Texts of the routes.
-    routes: Vec<String>,
+    routes: Vec<WrittenRoute>,
+    /// Numbers of ports by namespace, Service and name.
+    ports: BTreeMap<(String, String, String), u64>,
     names: BTreeSet<(String, String)>,
     /// Canaries that a route has, by line, with the annotation that closes it.
     used_canaries: BTreeMap<usize, Option<String>>,
 }
 
+/// An HTTPRoute.
+struct WrittenRoute {
+    namespace: String,
+    name: String,
+    comments: Vec<String>,
+    /// Names of its listeners.
+    listeners: Vec<String>,
+    /// Its `hostnames` and `rules`.
+    spec: Map<String, Value>,
+}
+
 /// The parts that all rules of an Ingress have in common.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct RuleParts {
     filters: Vec<Value>,
     timeouts: Map<String, Value>,
@@ -126,34 +149,26 @@ impl GatewayWriter {
         };
         let name = text(&["metadata", "name"]);
         let parts = self.read_annotations(item);
-        let mut secured: BTreeMap<String, String> = BTreeMap::new();
-        for tls in item.at(&["spec", "tls"]).map_or(&[][..], DataNode::items) {
-            let secret = tls.get("secretName").and_then(DataNode::text).unwrap_or("").to_owned();
-            for host in tls.get("hosts").map_or_else(Vec::new, DataNode::texts) {
-                secured.insert(host.to_lowercase(), secret.clone());
-            }
-            let (verdict, reason) = if secret.is_empty() {
-                (ImportVerdict::Impossible, "a listener needs a Secret: name it in `certificateRefs`")
-            } else {
-                (ImportVerdict::Translated, "")
-            };
-            self.remark(tls.line, "tls", verdict, reason);
-        }
+        let secured = self.read_tls(item);
         let mut rules: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for rule in item.at(&["spec", "rules"]).map_or(&[][..], DataNode::items) {
             let host = rule.get("host").and_then(DataNode::text).unwrap_or("").to_lowercase();
+            let is_secured = secured.secret(&host).is_some();
             for path in rule.at(&["http", "paths"]).map_or(&[][..], DataNode::items) {
+                let parts = &parts.of_host(is_secured);
                 let found = self.add_path(path, &host, &namespace, &parts, canaries);
                 rules.entry(host.clone()).or_default().extend(found);
             }
         }
         if let Some(backend) = item.at(&["spec", "defaultBackend"]) {
             let matches = json!([{ "path": { "type": "PathPrefix", "value": "/" } }]);
-            let rule = self.rule(matches, backend, None, &parts, None);
             if rules.is_empty() {
                 rules.insert(String::new(), Vec::new());
             }
-            rules.values_mut().for_each(|rules| rules.push(rule.clone()));
+            for (host, rules) in &mut rules {
+                let parts = &parts.of_host(secured.secret(host).is_some());
+                rules.push(self.rule(matches.clone(), backend, (&namespace, None), parts, None));
+            }
         }
         for (host, mut rules) in rules {
             if let Some(root) = &parts.app_root {
@@ -163,8 +178,33 @@ impl GatewayWriter {
                     "filters": [{ "type": "RequestRedirect", "requestRedirect": { "path": path, "statusCode": 302 } }],
                 }));
             }
-            self.add_routes(&namespace, &name, &host, rules, secured.get(&host), &parts);
+            self.add_routes(&namespace, &name, &host, rules, secured.secret(&host), &parts);
         }
+    }
+
+    /// Reads and reports which hosts have TLS.
+    fn read_tls(&mut self, item: &DataNode) -> SecuredHosts {
+        let mut secured = SecuredHosts::default();
+        for tls in item.at(&["spec", "tls"]).map_or(&[][..], DataNode::items) {
+            let given = tls.get("secretName").and_then(DataNode::text).filter(|name| !name.is_empty());
+            let secret = given.unwrap_or(DEFAULT_CERTIFICATE);
+            let hosts = tls.get("hosts").map_or_else(Vec::new, DataNode::texts);
+            if hosts.is_empty() {
+                secured.others.get_or_insert_with(|| secret.to_owned());
+            }
+            for host in hosts {
+                secured.by_host.insert(host.to_lowercase(), secret.to_owned());
+            }
+            let (verdict, reason) = match given {
+                Some(_) => (ImportVerdict::Translated, ""),
+                None => (
+                    ImportVerdict::Impossible,
+                    "a listener needs a Secret: make `default-certificate`, or name another in `certificateRefs`",
+                ),
+            };
+            self.remark(tls.line, "tls", verdict, reason);
+        }
+        secured
     }
 
     /// Adds the routes of a host: one for requests through TLS, and one that redirects the others, or one for both.
@@ -183,24 +223,24 @@ impl GatewayWriter {
             listeners.entry((host.to_owned(), true)).or_insert_with(|| Some(secret.clone()));
         }
         let redirects = (secret.is_some() && !parts.keeps_plain) || parts.forces_tls;
-        let section =
-            |is_tls: bool| json!([{ "name": GATEWAY_NAME, "sectionName": listener_name(host, is_tls) }]);
         let mut sections = Vec::new();
         if !redirects {
-            sections.extend(section(false).as_array().cloned().unwrap_or_default());
+            sections.push(listener_name(host, false));
         }
         if secret.is_some() {
-            sections.extend(section(true).as_array().cloned().unwrap_or_default());
+            sections.push(listener_name(host, true));
         }
         if !sections.is_empty() {
-            let route = self.unused_name(namespace, name);
-            self.push_route(namespace, &route, host, json!(sections), rules, &parts.comments);
+            for rules in rules.chunks(RULES_MAX) {
+                let route = self.unused_name(namespace, name);
+                self.push_route((namespace, route), host, sections.clone(), rules, &parts.comments);
+            }
         }
         if redirects {
             let redirect = json!({ "scheme": "https", "statusCode": 308 });
             let rule = json!({ "filters": [{ "type": "RequestRedirect", "requestRedirect": redirect }] });
             let route = self.unused_name(namespace, &format!("{name}-to-https"));
-            self.push_route(namespace, &route, host, section(false), vec![rule], &[]);
+            self.push_route((namespace, route), host, vec![listener_name(host, false)], &[rule], &[]);
         }
     }
 
@@ -216,25 +256,19 @@ impl GatewayWriter {
 
     fn push_route(
         &mut self,
-        namespace: &str,
-        name: &str,
+        (namespace, name): (&str, String),
         host: &str,
-        parents: Value,
-        rules: Vec<Value>,
+        listeners: Vec<String>,
+        rules: &[Value],
         comments: &[String],
     ) {
         let mut spec = Map::new();
-        spec.insert("parentRefs".to_owned(), parents);
         if !host.is_empty() {
             spec.insert("hostnames".to_owned(), json!([host]));
         }
-        spec.insert("rules".to_owned(), Value::Array(rules));
-        let mut text = String::new();
-        for comment in comments {
-            let _ = writeln!(text, "# CHECK {comment}");
-        }
-        write_object(&mut text, "HTTPRoute", namespace, name, Value::Object(spec));
-        self.routes.push(text);
+        spec.insert("rules".to_owned(), json!(rules));
+        let (namespace, comments) = (namespace.to_owned(), comments.to_vec());
+        self.routes.push(WrittenRoute { namespace, name, comments, listeners, spec });
     }
 
     /// Reads the annotations of an Ingress, and reports each.
@@ -260,6 +294,9 @@ impl GatewayWriter {
                 (Ok(()), Some(closed)) if is_of_backend(own) && !is_off(text) => {
                     let reason = format!("`{closed}` closes the route: write this with its backend");
                     (ImportVerdict::Impossible, reason)
+                }
+                (Ok(()), _) if keeps_query(own, text) => {
+                    (ImportVerdict::Differs, "the query of the request is kept".to_owned())
                 }
                 (Ok(()), _) => (ImportVerdict::Translated, String::new()),
                 (Err(reason), _) => (ImportVerdict::Impossible, reason),
@@ -297,6 +334,9 @@ impl GatewayWriter {
         } else if let Some(closed) = parts.closed.first() {
             let reason = format!("`{closed}` closes the route: it has no backend");
             self.remark(path.line, &format!("path {text}"), ImportVerdict::Impossible, &reason);
+        } else if parts.is_expression && matched["type"] != "RegularExpression" {
+            let reason = "the path matches as a prefix: capital and small letters are told apart, as is what follows without `/`";
+            self.remark(path.line, &format!("path {text}"), ImportVerdict::Differs, reason);
         } else {
             self.remark(path.line, &format!("path {text}"), ImportVerdict::Translated, "");
         }
@@ -320,9 +360,8 @@ impl GatewayWriter {
             let of = |name: &str| self.annotation(canary, name);
             let header = of("canary-by-header");
             let value = of("canary-by-header-value").map(|value| ("Exact", value));
-            let value = value
-                .or(of("canary-by-header-pattern")
-                    .map(|pattern| ("RegularExpression", format!(".*{pattern}.*"))));
+            let value = value.or(of("canary-by-header-pattern")
+                .map(|pattern| ("RegularExpression", format!(".*(?:{pattern}).*"))));
             let cookie = of("canary-by-cookie");
             let number = |name: &str| of(name).and_then(|text| text.parse::<u64>().ok());
             let total = number("canary-weight-total").unwrap_or(100).max(1);
@@ -349,20 +388,20 @@ impl GatewayWriter {
             }
             for (headers, is_canary) in conditions {
                 let to = if is_canary { backend_of_canary.as_ref().unwrap_or(backend) } else { backend };
-                rules.push(self.rule(matches(headers), to, prefix.as_deref(), parts, None));
+                rules.push(self.rule(matches(headers), to, (namespace, prefix.as_deref()), parts, None));
             }
             weighted = backend_of_canary.map(|backend| (backend, weight, total));
         }
-        rules.push(self.rule(matches(json!([])), backend, prefix.as_deref(), parts, weighted));
+        rules.push(self.rule(matches(json!([])), backend, (namespace, prefix.as_deref()), parts, weighted));
         rules
     }
 
     /// Returns a rule. `prefix` replaces the path that was matched.
     fn rule(
-        &self,
+        &mut self,
         matches: Value,
         backend: &DataNode,
-        prefix: Option<&str>,
+        (namespace, prefix): (&str, Option<&str>),
         parts: &RuleParts,
         canary: Option<(DataNode, u64, u64)>,
     ) -> Value {
@@ -397,13 +436,13 @@ impl GatewayWriter {
         match canary {
             Some((other, weight, total)) => {
                 for (backend, weight) in [(backend, total - weight), (&other, weight)] {
-                    if let Some(mut reference) = backend_reference(backend) {
+                    if let Some(mut reference) = self.backend_reference(namespace, backend) {
                         reference["weight"] = json!(weight);
                         backends.push(reference);
                     }
                 }
             }
-            None => backends.extend(backend_reference(backend)),
+            None => backends.extend(self.backend_reference(namespace, backend)),
         }
         rule.insert("backendRefs".to_owned(), Value::Array(backends));
         if !parts.timeouts.is_empty() {
@@ -413,6 +452,30 @@ impl GatewayWriter {
             rule.insert("retry".to_owned(), retry.clone());
         }
         Value::Object(rule)
+    }
+
+    /// Returns a reference to a Service, with the number of its port. Reports what is none.
+    fn backend_reference(&mut self, namespace: &str, backend: &DataNode) -> Option<Value> {
+        let service = backend.get("service");
+        let Some(name) = service.and_then(|service| service.get("name")?.text()) else {
+            let reason = "a backend is a Service: the route has no backend";
+            self.remark(backend.line, "backend", ImportVerdict::Impossible, reason);
+            return None;
+        };
+        let port = service.and_then(|service| service.get("port"));
+        let number = port.and_then(|port| port.get("number")?.number());
+        let text = port.and_then(|port| port.get("name")?.text()).unwrap_or("");
+        let known = || self.ports.get(&(namespace.to_owned(), name.to_owned(), text.to_owned())).copied();
+        let Some(port) = number.or_else(known) else {
+            let reason = format!(
+                "Gateway API has numbers of ports: the route has no backend until it names that of the port `{}` of the Service {}",
+                one_line(text),
+                one_line(name)
+            );
+            self.remark(backend.line, "backend", ImportVerdict::Impossible, &reason);
+            return None;
+        };
+        Some(json!({ "name": name, "port": port }))
     }
 
     fn report_canary(&mut self, canary: &DataNode) {
@@ -434,34 +497,123 @@ impl GatewayWriter {
 
     fn finish(self) -> ImportResult {
         let mut text = "# Written by `komainu import ingress --to gateway`. Look for CHECK.\n".to_owned();
+        // Which of a namespace's ListenerSets has a listener; those of the first number are in the Gateway.
+        let mut numbers: BTreeMap<(&str, String), usize> = BTreeMap::new();
         for (namespace, listeners) in &self.listeners {
-            let listeners: Vec<Value> = listeners
+            let all: Vec<Value> = listeners
                 .iter()
-                .map(|((host, is_tls), secret)| {
-                    let mut listener = json!({
-                        "name": listener_name(host, *is_tls),
-                        "port": if *is_tls { 443 } else { 80 },
-                        "protocol": if *is_tls { "HTTPS" } else { "HTTP" },
-                    });
-                    if !host.is_empty() {
-                        listener["hostname"] = json!(host);
-                    }
-                    if let Some(secret) = secret {
-                        listener["tls"] = json!({ "certificateRefs": [{ "name": secret }] });
-                    }
-                    listener
-                })
+                .map(|((host, is_tls), secret)| listener(host, *is_tls, secret.as_ref()))
                 .collect();
-            text += "---\n";
-            let spec = json!({ "gatewayClassName": "komainu", "listeners": listeners });
-            write_object(&mut text, "Gateway", namespace, GATEWAY_NAME, spec);
+            for (at, (host, is_tls)) in listeners.keys().enumerate() {
+                numbers.insert((namespace, listener_name(host, *is_tls)), at / LISTENERS_MAX);
+            }
+            for (number, some) in all.chunks(LISTENERS_MAX).enumerate() {
+                text += "---\n";
+                if some.iter().any(|one| one["tls"]["certificateRefs"][0]["name"] == DEFAULT_CERTIFICATE) {
+                    let _ = writeln!(
+                        text,
+                        "# CHECK the Secret {DEFAULT_CERTIFICATE}: hosts have TLS without a Secret of their own"
+                    );
+                }
+                let mut spec = Map::from_iter([("listeners".to_owned(), json!(some))]);
+                if number > 0 {
+                    spec.insert("parentRef".to_owned(), json!({ "name": GATEWAY_NAME }));
+                    write_object(&mut text, "ListenerSet", namespace, &set_name(number), Value::Object(spec));
+                    continue;
+                }
+                spec.insert("gatewayClassName".to_owned(), json!("komainu"));
+                if all.len() > LISTENERS_MAX {
+                    spec.insert("allowedListeners".to_owned(), json!({ "namespaces": { "from": "Same" } }));
+                }
+                write_object(&mut text, "Gateway", namespace, GATEWAY_NAME, Value::Object(spec));
+            }
         }
-        for route in &self.routes {
+        for WrittenRoute { namespace, name, comments, listeners, mut spec } in self.routes {
             text += "---\n";
-            text += route;
+            for comment in comments {
+                let _ = writeln!(text, "# CHECK {comment}");
+            }
+            let parents = listeners.into_iter().map(|section| {
+                match numbers.get(&(&namespace, section.clone())).copied().unwrap_or(0) {
+                    0 => json!({ "name": GATEWAY_NAME, "sectionName": section }),
+                    number => json!({
+                        "group": "gateway.networking.k8s.io", "kind": "ListenerSet",
+                        "name": set_name(number), "sectionName": section,
+                    }),
+                }
+            });
+            spec.insert("parentRefs".to_owned(), parents.collect());
+            write_object(&mut text, "HTTPRoute", &namespace, &name, Value::Object(spec));
         }
         ImportResult { toml: text, remarks: self.remarks, general_differences: &GENERAL_DIFFERENCES }
     }
+}
+
+/// Which hosts of an Ingress have TLS, with the names of their Secrets.
+#[derive(Default)]
+struct SecuredHosts {
+    by_host: BTreeMap<String, String>,
+    /// That of a `tls` without hosts.
+    others: Option<String>,
+}
+
+impl SecuredHosts {
+    fn secret(&self, host: &str) -> Option<&String> {
+        self.by_host.get(host).or(self.others.as_ref())
+    }
+}
+
+impl RuleParts {
+    /// Returns the parts for a host with or without TLS.
+    fn of_host(&self, is_secured: bool) -> RuleParts {
+        let mut parts = self.clone();
+        if is_secured {
+            parts.filters.push(json!({
+                "type": "ResponseHeaderModifier",
+                "responseHeaderModifier": { "set": [{ "name": "Strict-Transport-Security", "value": HSTS }] },
+            }));
+        }
+        parts
+    }
+}
+
+/// Returns the numbers of the ports of all Services, by namespace, Service and name.
+fn named_ports(items: &[DataNode]) -> BTreeMap<(String, String, String), u64> {
+    let mut ports = BTreeMap::new();
+    let text = |node: &DataNode, path: &[&str]| node.at(path).and_then(DataNode::text).map(str::to_owned);
+    for service in items.iter().filter(|item| text(item, &["kind"]).as_deref() == Some("Service")) {
+        let namespace = text(service, &["metadata", "namespace"]).filter(|name| !name.is_empty());
+        let namespace = namespace.unwrap_or_else(|| "default".to_owned());
+        let Some(name) = text(service, &["metadata", "name"]) else { continue };
+        for port in service.at(&["spec", "ports"]).map_or(&[][..], DataNode::items) {
+            if let (Some(of), Some(number)) =
+                (text(port, &["name"]), port.get("port").and_then(DataNode::number))
+            {
+                ports.insert((namespace.clone(), name.clone(), of), number);
+            }
+        }
+    }
+    ports
+}
+
+fn listener(host: &str, is_tls: bool, secret: Option<&String>) -> Value {
+    let mut listener = json!({
+        "name": listener_name(host, is_tls),
+        "port": if is_tls { 443 } else { 80 },
+        "protocol": if is_tls { "HTTPS" } else { "HTTP" },
+    });
+    if !host.is_empty() {
+        listener["hostname"] = json!(host);
+    }
+    if let Some(secret) = secret {
+        listener["tls"] = json!({ "certificateRefs": [{ "name": secret }] });
+    }
+    listener
+}
+
+/// Returns the name of a ListenerSet, from 1.
+fn set_name(number: usize) -> String {
+    format!("{GATEWAY_NAME}-{}", number + 1)
 }
 
 const GATEWAY_NAME: &str = "ingress";
@@ -481,6 +633,11 @@ fn one_line(text: &str) -> String {
 /// Whether a value of an annotation asks for nothing.
 fn is_off(text: &str) -> bool {
     matches!(text, "" | "false" | "off")
+}
+
+/// Whether an annotation is a redirect to a URL without the path and query of the request, which Gateway API adds the query to.
+fn keeps_query(name: &str, text: &str) -> bool {
+    matches!(name, "permanent-redirect" | "temporal-redirect") && !text.ends_with("$request_uri")
 }
 
 /// Whether an annotation becomes a part of rules that those without a backend do not have.
@@ -646,14 +803,6 @@ fn redirect_of(text: &str, status: u64) -> Option<Value> {
 fn has_value(rule: &Map<String, Value>, path: &str) -> bool {
     let value = rule.get("matches").and_then(|matches| matches.pointer("/0/path/value"));
     value.and_then(Value::as_str) == Some(path)
-}
-
-fn backend_reference(backend: &DataNode) -> Option<Value> {
-    let service = backend.get("service")?;
-    let name = service.get("name").and_then(DataNode::text)?;
-    let number = service.at(&["port", "number"]).and_then(DataNode::number);
-    // A port of Gateway API is a number.
-    Some(json!({ "name": name, "port": number.unwrap_or(80) }))
 }
 
 /// Returns the backend of a canary for the host and path of another Ingress.
