@@ -133,7 +133,11 @@ impl DiskFolder {
 
     /// Removes the file of a response, if it is there.
     pub(crate) fn remove(&self, name: &FileName) -> io::Result<()> {
-        self.may_write()?;
+        // A full disk has files removed.
+        self.may_write().or_else(|error| match error.kind() {
+            io::ErrorKind::StorageFull => Ok(()),
+            _ => Err(error),
+        })?;
         match fs::remove_file(self.path.join(name.path())) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),

@@ -374,7 +374,13 @@ impl DiskThread {
             DiskCommand::Store { key, object, .. } => self.dequeue(key, object),
             // The purge is remembered in the index.
             DiskCommand::Sweep(order) => self.last_purge = self.shared.index().take_sweep(order),
-            DiskCommand::Remove => return,
+            DiskCommand::Remove => {
+                // A full disk has files removed.
+                if self.lock.is_some() {
+                    self.remove_some();
+                }
+                return;
+            }
         }
         self.shared.queued.fetch_sub(1, Ordering::AcqRel);
     }

@@ -312,7 +312,7 @@ fn unrecorded_purge_makes_the_directory_void() {
         rig.put(&format!("http://a/{n}"), &[], "old");
     }
     rig.settle();
-    *rig.folder.fault.lock().unwrap() = Some(io::ErrorKind::StorageFull);
+    *rig.folder.fault.lock().unwrap() = Some(io::ErrorKind::ReadOnlyFilesystem);
     // A descriptor for reading only: appending fails.
     rig.disk().shared.purges().file = Some(fs::File::open(folder.0.join("purges")).unwrap());
     rig.cache.purge(&Purge::of_url("http://a/1").unwrap(), false, 104);
@@ -530,6 +530,28 @@ fn disk_failure_is_reported_once_and_recovered_from() {
         let second = super::tests::rig(&killed);
         assert_eq!((second.body("http://a/1"), second.body("http://a/3").is_some()), (None, true));
     }
+}
+
+#[test]
+fn damaged_files_are_removed_from_a_full_disk() {
+    let folder = Folder::new();
+    let rig = rig(&folder);
+    for n in 0..10 {
+        rig.put(&format!("http://a/{n}"), &[], &content(n));
+    }
+    rig.settle();
+    *rig.folder.fault.lock().unwrap() = Some(io::ErrorKind::StorageFull);
+    rig.put("http://a/more", &[], "two");
+    eventually("it fails", || !rig.disk().stats().is_used);
+    for path in folder.files() {
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[40] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
+    for n in 0..10 {
+        assert_eq!(rig.body(&format!("http://a/{n}")), None);
+    }
+    eventually("they are gone", || folder.files().is_empty());
 }
 
 #[test]
