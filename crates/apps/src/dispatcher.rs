@@ -25,6 +25,9 @@ pub(crate) use pending::PendingRequest;
 const SCALE_UP_AFTER: Millis = Millis(20);
 /// Timed-out requests that are logged per second.
 const TIMEOUTS_LOGGED_MAX: u32 = 10;
+/// How long a worker waits for a client at least before the response may be cut off for others. Whoever reads steadily empties the buffers
+/// sooner.
+const HELD_TIME_MIN: Millis = Millis(2_000);
 /// Minimum interval between two log lines about responses that were cut off.
 const TRUNCATION_REPORT_INTERVAL: Millis = Millis(60_000);
 /// Buffers kept for reuse.
@@ -396,10 +399,12 @@ impl Dispatcher {
             return;
         }
         let mut entries = self.entries.borrow_mut();
+        let now = self.core.now();
+        let is_slow = |since: Moment| now >= since + HELD_TIME_MIN;
         let held = entries
             .iter_mut()
             .flatten()
-            .filter(|entry| entry.completion.is_none() && entry.held_since.is_some());
+            .filter(|entry| entry.completion.is_none() && entry.held_since.is_some_and(is_slow));
         if let Some(entry) = held.min_by_key(|entry| entry.held_since) {
             self.complete(entry, Completion::ClientTooSlow);
         }

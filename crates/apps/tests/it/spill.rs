@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
 use apps::Options;
 use net::{SpillQuota, SpillStore};
@@ -65,6 +66,30 @@ fn slow_readers_are_disconnected_when_spill_files_are_full() {
     // A remaining slow client may occupy half of the workers, and receives its entire response.
     let lengths = readers.into_iter().map(|reader| reader.rest().len());
     assert!(lengths.filter(|len| *len > ANSWER_MIB << 20).count() >= 1);
+}
+
+#[test]
+fn steady_readers_are_not_disconnected_when_spill_files_are_full() {
+    let (rig, _quota) = spilling(1, |_| {});
+    let readers: Vec<_> = (0..6).map(|_| ask_for_much(&rig)).collect();
+    let threads = readers.into_iter().map(|mut reader| {
+        std::thread::spawn(move || {
+            // About 12 MB a second.
+            let (mut read, mut buffer) = (0, vec![0; 64 << 10]);
+            loop {
+                match reader.stream.read(&mut buffer) {
+                    Ok(0) | Err(_) => return read,
+                    Ok(count) => read += count,
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        })
+    });
+    let threads: Vec<_> = threads.collect();
+    for thread in threads {
+        let read = thread.join().unwrap();
+        assert!(read > ANSWER_MIB << 20, "{read} bytes");
+    }
 }
 
 #[test]
