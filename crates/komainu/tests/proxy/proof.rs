@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
@@ -178,6 +179,30 @@ fn empty_jwks_rejects_tokens_and_invalid_jwks_is_ignored() {
         set(ok(&all));
         eventually("the key is back", || status() == 200);
     }
+}
+
+#[test]
+fn withdrawn_keys_do_not_count_for_the_first_request_after_a_pause() {
+    let signer = Arc::new(Signer::new("one"));
+    let said = Arc::new(Mutex::new(ok(&json!({ "keys": [signer.jwk()] }).to_string())));
+    let of = said.clone();
+    let issuer = Origin::start(move |_| of.lock().unwrap().clone());
+    let rig = Rig::config(
+        Folder::new(),
+        &format!(
+            r#"
+            [[route]]
+            respond = "in"
+            auth = {{ jwt = {{ jwks = "{}/keys", issuer = "https://issuer.test", audience = "shop", refresh = "10s" }}, timeout = "1s" }}
+            "#,
+            issuer.url
+        ),
+    );
+    let token = bearer(&signer.token(&claims("alice")));
+    eventually("the keys come", || rig.ask("/", &token).status() == 200);
+    *said.lock().unwrap() = ok("{\"keys\": []}");
+    std::thread::sleep(Duration::from_secs(14));
+    assert_eq!(rig.ask("/", &token).status(), 401);
 }
 
 /// Answers of an issuer that lies.

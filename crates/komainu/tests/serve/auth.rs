@@ -1,6 +1,7 @@
 //! `auth`: users and passwords.
 
 use std::io::Write;
+use std::time::Duration;
 
 use crate::rig;
 use crate::rig::{Answer, Folder, PATIENCE, Rig, eventually, komainu, read_answer};
@@ -165,6 +166,21 @@ fn a_changed_file_counts(rig: &Rig) {
         rig.reported().contains("is hashed with SHA-1, which is too weak")
     });
     assert_eq!(status("carol:myPassword"), 200);
+}
+
+#[test]
+fn changed_password_file_counts_for_the_first_request_after_a_pause() {
+    let folder = Folder::new();
+    folder.write("users", format!("alice:{BCRYPT}\n")).write("empty", "");
+    let rig = Rig::config(folder, CONFIG);
+    let status = |text: &str| ask(&rig, "site.test", "/", "192.0.2.1", &basic(text)).status();
+    assert_eq!(status("alice:myPassword"), 200);
+    rig.folder.write("users", format!("carol:{BCRYPT}\n"));
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(status("alice:myPassword"), 401);
+    rig.folder.write("users", format!("alice:{BCRYPT}\n"));
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(status("alice:myPassword"), 200);
 }
 
 #[test]

@@ -48,6 +48,12 @@ const PENDING_PER_NETWORK_MAX: usize = 16;
 const KEYS_MAX: usize = 10_000;
 /// Interval at which a file is checked for changes, in milliseconds.
 const CHECK_INTERVAL: Millis = Millis(2_000);
+/// Time after which a request waits until the file has been looked at: no request has come meanwhile.
+const OVERDUE_TIME: Millis = Millis(4_000);
+/// How long a request waits for that at most. A disk may not answer.
+const OVERDUE_WAIT_MAX: Millis = Millis(1_000);
+/// Interval at which a request that waits for it polls.
+const POLL_INTERVAL: Millis = Millis(5);
 /// Memory charged to a request that waits for a verification, in addition to its connection, in bytes.
 const WAITING_BYTES: usize = 4096;
 const UNAUTHORIZED: Status = Status::of(401).expect("three digits");
@@ -66,8 +72,10 @@ pub(crate) struct SharedPasswords {
     path: PathBuf,
     files: ConfigFiles,
     users: Mutex<Arc<Users>>,
-    /// Time at which the file was last checked, in milliseconds.
+    /// Time at which the last check of the file began.
     checked_at: AtomicMoment,
+    /// Time at which the last check that has ended began.
+    confirmed_at: AtomicMoment,
     /// Error of the last attempt to read the file, kept so that it is reported only once.
     last_error: Mutex<Option<String>>,
     seen: SeenKeys,
@@ -168,6 +176,7 @@ impl SharedPasswords {
             files: files.clone(),
             users: Mutex::new(Arc::new(users)),
             checked_at: AtomicMoment::default(),
+            confirmed_at: AtomicMoment::default(),
             last_error: Mutex::default(),
             seen: SeenKeys::new(KEYS_MAX, account()),
             failures,
@@ -185,8 +194,33 @@ impl SharedPasswords {
         let is_due = now >= looked_at + CHECK_INTERVAL;
         if is_due && self.checked_at.advance(looked_at, now, Ordering::Relaxed) {
             let shared = self.clone();
-            self.pool.run(move || shared.reload());
+            self.pool.run(move || {
+                shared.reload();
+                shared.confirmed_at.store(now, Ordering::Relaxed);
+            });
         }
+    }
+
+    /// Whether no request has had the file checked for long.
+    fn is_overdue(&self, now: Moment) -> bool {
+        now >= self.confirmed_at.load(Ordering::Relaxed) + OVERDUE_TIME
+    }
+
+    /// Waits until the file has been checked: it may have lost users since the last request.
+    ///
+    /// # Errors
+    /// The client is gone.
+    async fn wait_for_check(&self, exchange: &mut Exchange<'_>) -> Result<(), Fault> {
+        let now = exchange.core().now();
+        exchange.hold(WAITING_BYTES);
+        let checked = exchange.unless_disconnected(async {
+            while self.is_overdue(now) && exchange.core().now() < now + OVERDUE_WAIT_MAX {
+                exchange.core().sleep(POLL_INTERVAL).await;
+            }
+        });
+        let checked = checked.await;
+        exchange.hold(0);
+        checked
     }
 
     fn reload(&self) {
@@ -427,7 +461,12 @@ pub(super) async fn authenticate(
     auth: &Arc<SharedPasswords>,
     exchange: &mut Exchange<'_>,
 ) -> Result<bool, Fault> {
-    auth.check_for_changes(exchange.core().now());
+    let now = exchange.core().now();
+    auth.check_for_changes(now);
+    if auth.is_overdue(now) {
+        // Boxed because it is rare.
+        Box::pin(auth.wait_for_check(exchange)).await?;
+    }
     let credentials = credentials(&exchange.request());
     let now_us = exchange.core().now_us();
     let is_let_in = if credentials.as_ref().is_some_and(|known| auth.is_recently_verified(known, now_us)) {

@@ -38,6 +38,8 @@ const REFRESH_WITHOUT_KEYS: Millis = Millis(1_000);
 const STALE_KEYS: Millis = Millis(24 * 60 * 60 * 1_000);
 /// Maximum size of a JWKS, in bytes.
 const KEYS_BYTES_MAX: u64 = 512 * 1024;
+/// Time after which a request waits for keys that are being refreshed, above `timeout`: no request has come meanwhile.
+const OVERDUE_TIME: Millis = Millis(1_000);
 /// Interval at which a request that waits for keys polls for them, in milliseconds.
 const POLL_INTERVAL: Millis = Millis(5);
 /// Memory charged to a waiting request in addition to its connection, in bytes.
@@ -217,7 +219,15 @@ impl JwtRoute {
 
     /// Authenticates a request. Returns `false` if the request has been answered.
     pub(super) async fn authenticate(&self, exchange: &mut Exchange<'_>) -> Result<bool, Fault> {
+        let (now, due) = (exchange.core().now(), self.shared.refresh_at.load(Ordering::Relaxed));
         self.refresh(exchange.core(), false);
+        if now >= due + self.timeout + OVERDUE_TIME {
+            // The keys may have been withdrawn since the last request.
+            exchange.hold(WAITING_BYTES);
+            let refreshed = self.wait_for_refresh(exchange, now + self.timeout).await;
+            exchange.hold(0);
+            refreshed?;
+        }
         let Some(token) = self.token(&exchange.request()) else {
             return self.challenge(exchange, UNAUTHORIZED, "this address asks for a token", "").await;
         };
@@ -352,15 +362,24 @@ impl JwtRoute {
                 Err(JwtRefusal::UnknownKey) if asks_again => {
                     asks_again = false;
                     self.refresh(exchange.core(), true);
-                    while self.shared.is_fetching.load(Ordering::Relaxed) && exchange.core().now() < by {
-                        exchange.unless_disconnected(exchange.core().sleep(POLL_INTERVAL)).await?;
-                    }
+                    self.wait_for_refresh(exchange, by).await?;
                 }
                 verified => {
                     return Ok(verified.map(|token| (used, token)).map_err(TokenRefusal::Refused));
                 }
             }
         }
+    }
+
+    /// Waits until no refresh is under way, or until `by`.
+    ///
+    /// # Errors
+    /// The client is gone.
+    async fn wait_for_refresh(&self, exchange: &Exchange<'_>, by: Moment) -> Result<(), Fault> {
+        while self.shared.is_fetching.load(Ordering::Relaxed) && exchange.core().now() < by {
+            exchange.unless_disconnected(exchange.core().sleep(POLL_INTERVAL)).await?;
+        }
+        Ok(())
     }
 
     /// Refreshes the keys in the background if this is due or, with `is_wanted`, if the last attempt was long
