@@ -468,9 +468,10 @@ impl GatewayWriter {
         let known = || self.ports.get(&(namespace.to_owned(), name.to_owned(), text.to_owned())).copied();
         let Some(port) = number.or_else(known) else {
             let reason = format!(
-                "Gateway API has numbers of ports: the route has no backend until it names that of the port `{}` of the Service {}",
-                one_line(text),
-                one_line(name)
+                "Gateway API has numbers of ports, and the Service {} with a port `{}` is not in the file: the route has no backend (`kubectl get \
+                 ingress,service -o yaml` writes both)",
+                one_line(name),
+                one_line(text)
             );
             self.remark(backend.line, "backend", ImportVerdict::Impossible, &reason);
             return None;
