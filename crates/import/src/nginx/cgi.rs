@@ -82,7 +82,7 @@ impl<'d> Translation<'d> {
             return false;
         }
         self.count_taken(pass);
-        match (self.use_group(&address, protocol), is_php) {
+        match (self.use_group(&address, protocol, None), is_php) {
             (Some(group), _) => proxy.set_text("upstream", group),
             (None, true) if address.starts_with("unix:") => proxy.set_text("to", address),
             (None, true) => proxy.set_text("to", format!("fastcgi://{address}")),

@@ -70,9 +70,9 @@ impl<'d> Translation<'d> {
         };
         self.count_taken(pass);
         let mut proxy = TomlSection::default();
-        match self.use_group(&target.address, target.scheme) {
-            Some(group) => proxy.set_text("upstream", group),
-            None => proxy.set_text("to", server_url(&target.address, target.scheme)),
+        let is_group = self.is_upstream(&target.address);
+        if !is_group {
+            proxy.set_text("to", server_url(&target.address, target.scheme));
         }
         self.translate_host(&target, scope, &mut proxy);
         self.translate_prefixes(pass, &target, place, (&mut proxy, section));
@@ -83,8 +83,13 @@ impl<'d> Translation<'d> {
         }
         self.apply(Part::ProxySettings, scope, &mut proxy);
         if target.scheme == "https" {
-            self.apply_upstream_verification(scope, &mut proxy);
+            self.apply_upstream_verification(scope, is_group.then_some(&target.address), &mut proxy);
             self.apply(Part::UpstreamTls, scope, &mut proxy);
+        }
+        if is_group {
+            let tls = proxy.remove("tls");
+            let group = self.use_group(&target.address, target.scheme, tls.as_ref());
+            proxy.entries.splice(0..0, group.map(|group| ("upstream".to_owned(), TomlItem::text(group))));
         }
         self.apply(Part::ProxyRequests, scope, &mut proxy);
         self.report_charset(scope);
@@ -364,10 +369,20 @@ impl<'d> Translation<'d> {
         }
     }
 
-    /// Writes whether the certificate of the upstream server is verified: by default it is not.
-    fn apply_upstream_verification(&self, scope: &Scope<'_>, proxy: &mut TomlSection) {
+    /// Writes whether the certificate of the upstream server is verified: by default it is not. Those of a group have its name.
+    fn apply_upstream_verification(
+        &self,
+        scope: &Scope<'_>,
+        group: Option<&String>,
+        proxy: &mut TomlSection,
+    ) {
         let verify = self.take(scope, "proxy_ssl_verify").or_else(|| self.take(scope, "grpc_ssl_verify"));
         if verify.is_some_and(|one| one.first_arg() == "on") {
+            let is_name =
+                |text: &&String| text.chars().all(|c| c.is_ascii_alphanumeric() || ".-".contains(c));
+            if let Some(name) = group.filter(is_name) {
+                proxy.set_in("tls", "name", TomlItem::text(name));
+            }
             return;
         }
         proxy.set_in("tls", "verify", TomlItem::Flag(false));

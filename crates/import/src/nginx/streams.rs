@@ -291,13 +291,7 @@ impl<'d> Translation<'d> {
                 _ => self.ledger.mark_impossible(one.entry, "a stream has nothing like it: docs/streams.md"),
             }
         }
-        section.set(
-            "to",
-            match servers.len() {
-                1 => servers.remove(0),
-                _ => TomlItem::List(servers),
-            },
-        );
+        section.set("to", self.list_servers(group, servers, "address", "down.invalid:1"));
     }
 
     fn translate_stream_server_line(
@@ -307,6 +301,7 @@ impl<'d> Translation<'d> {
     ) -> TomlItem {
         self.count_taken(directive);
         let mut entries = vec![("address".to_owned(), TomlItem::text(directive.first_arg()))];
+        let mut is_down = false;
         for word in directive.args.iter().skip(1) {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
             match (name, value.parse::<u64>()) {
@@ -314,7 +309,7 @@ impl<'d> Translation<'d> {
                     entries.push(("weight".to_owned(), TomlItem::Number(weight.min(1000))))
                 }
                 ("backup", _) => entries.push(("backup".to_owned(), TomlItem::Flag(true))),
-                ("down", _) => entries.push(("weight".to_owned(), TomlItem::Number(0))),
+                ("down", _) => is_down = true,
                 ("max_conns", Ok(count)) if count > 0 => {
                     entries.push(("connections".to_owned(), TomlItem::Number(count.min(1_000_000))));
                 }
@@ -354,6 +349,10 @@ impl<'d> Translation<'d> {
                     format!("`{name}` is left out: names are resolved again every 30 s"),
                 ),
             }
+        }
+        if is_down {
+            entries.retain(|(name, _)| name != "weight");
+            entries.push(("weight".to_owned(), TomlItem::Number(0)));
         }
         match entries.len() {
             1 => entries.remove(0).1,

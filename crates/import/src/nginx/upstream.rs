@@ -39,14 +39,28 @@ impl Translation<'_> {
         self.http.levels.iter().flat_map(|level| level.iter()).find(is_it)
     }
 
-    /// Returns the name of a group in Komainu's configuration; its first use translates the group.
-    pub(crate) fn use_group(&self, name: &str, scheme: &str) -> Option<String> {
+    /// Returns the name of a group in Komainu's configuration; its first use translates the group. `tls` belongs to the group here, and
+    /// to the location in nginx: each has a group of its own.
+    pub(crate) fn use_group(&self, name: &str, scheme: &str, tls: Option<&TomlItem>) -> Option<String> {
         let block = self.find_upstream(name)?;
-        let group = valid_group_name(name, scheme);
-        let path = table_path("upstreams", &group);
-        if !self.tables.borrow().iter().any(|(known, _)| *known == path) {
-            let section = self.translate_upstream(block, scheme);
-            self.tables.borrow_mut().push((path, section));
+        let mut group = valid_group_name(name, scheme);
+        for number in 2.. {
+            let path = table_path("upstreams", &group);
+            let known = self
+                .tables
+                .borrow()
+                .iter()
+                .find_map(|(known, section)| (*known == path).then(|| section.get("tls") == tls));
+            match known {
+                Some(true) => break,
+                Some(false) => group = format!("{}-{number}", valid_group_name(name, scheme)),
+                None => {
+                    let mut section = self.translate_upstream(block, scheme);
+                    tls.into_iter().for_each(|tls| section.set("tls", tls.clone()));
+                    self.tables.borrow_mut().push((path, section));
+                    break;
+                }
+            }
         }
         Some(group)
     }
@@ -66,12 +80,60 @@ impl Translation<'_> {
                     .mark_impossible(one.entry, "`[upstreams.NAME]` has nothing like it: see docs/proxy.md"),
             }
         }
-        let item = match servers.len() {
-            1 => servers.remove(0),
-            _ => TomlItem::List(servers),
-        };
-        section.entries.insert(0, ("to".to_owned(), item));
+        let none = server_url("down.invalid:1", scheme);
+        section.entries.insert(0, ("to".to_owned(), self.list_servers(block, servers, "url", &none)));
         section
+    }
+
+    /// Returns the list of a group's servers, whose addresses are under `key`. One that is named twice has both weights. `none` takes the place
+    /// of servers that are all down: no name ends with `.invalid` (RFC 6761 section 6.4), so that the answer is 502, as in nginx.
+    pub(super) fn list_servers(
+        &self,
+        block: &NginxDirective,
+        servers: Vec<TomlItem>,
+        key: &str,
+        none: &str,
+    ) -> TomlItem {
+        let address = |server: &TomlItem| match server {
+            TomlItem::Table(entries) => {
+                entries.iter().find(|(name, _)| name == key).map(|(_, item)| item.clone())
+            }
+            item => Some(item.clone()),
+        };
+        let weight = |server: &TomlItem| match server {
+            TomlItem::Table(entries) => match entries.iter().find(|(name, _)| name == "weight") {
+                Some((_, TomlItem::Number(weight))) => *weight,
+                _ => 1,
+            },
+            _ => 1,
+        };
+        let mut all: Vec<TomlItem> = Vec::new();
+        for server in servers {
+            let Some(known) = all.iter_mut().find(|known| address(known) == address(&server)) else {
+                all.push(server);
+                continue;
+            };
+            let sum = (weight(known) + weight(&server)).min(1000);
+            let mut entries = match std::mem::replace(known, TomlItem::Flag(false)) {
+                TomlItem::Table(entries) => entries,
+                item => vec![(key.to_owned(), item)],
+            };
+            entries.retain(|(name, _)| name != "weight");
+            entries.push(("weight".to_owned(), TomlItem::Number(sum)));
+            *known = TomlItem::Table(entries);
+            self.ledger.mark_different(block.entry, "a server that is named twice is one with both weights");
+        }
+        if !all.is_empty() && all.iter().all(|server| weight(server) == 0) {
+            self.ledger.mark_different(
+                block.entry,
+                "all servers are down: a name that never resolves is there instead",
+            );
+            return TomlItem::text(none);
+        }
+        match all.len() {
+            1 => all.remove(0),
+            _ => TomlItem::List(all),
+        }
     }
 
     fn translate_server(
@@ -82,6 +144,7 @@ impl Translation<'_> {
     ) -> TomlItem {
         let mut entries = vec![("url".to_owned(), TomlItem::text(server_url(directive.first_arg(), scheme)))];
         self.count_taken(directive);
+        let mut is_down = false;
         for parameter in directive.args.iter().skip(1) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match (name, value.parse::<u64>()) {
@@ -91,7 +154,7 @@ impl Translation<'_> {
                 ("backup", _) => entries.push(("backup".to_owned(), TomlItem::Flag(true))),
                 ("max_conns", Ok(0)) => {}
                 ("max_conns", Ok(count)) => entries.push(("connections".to_owned(), TomlItem::Number(count))),
-                ("down", _) => entries.push(("weight".to_owned(), TomlItem::Number(0))),
+                ("down", _) => is_down = true,
                 ("max_fails", Ok(0)) => {
                     section.set("eject", TomlItem::Flag(false));
                     self.ledger.mark_different(directive.entry, "`eject = false` counts for the whole group");
@@ -125,6 +188,10 @@ impl Translation<'_> {
                 },
                 _ => self.ledger.mark_impossible(directive.entry, format!("`{parameter}` is not known")),
             }
+        }
+        if is_down {
+            entries.retain(|(name, _)| name != "weight");
+            entries.push(("weight".to_owned(), TomlItem::Number(0)));
         }
         match entries.len() {
             1 => entries.remove(0).1,
