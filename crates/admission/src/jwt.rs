@@ -89,6 +89,15 @@ impl JwtKeys {
         self.0.len()
     }
 
+    /// Returns the number of keys that tokens with one of these algorithms may be signed with.
+    #[must_use]
+    pub fn count_for(&self, algorithms: &[&str]) -> usize {
+        let fits = |key: &JwtKey, algorithm: &str| {
+            kind_of(algorithm) == Some(key.kind) && key.algorithm.as_ref().is_none_or(|own| own == algorithm)
+        };
+        self.0.iter().filter(|key| algorithms.iter().any(|algorithm| fits(key, algorithm))).count()
+    }
+
     /// Verifies a token by the rules of `rules` at a time in seconds since 1970. Takes about 20 to 200 µs.
     ///
     /// # Errors

@@ -172,10 +172,18 @@ fn empty_jwks_rejects_tokens_and_invalid_jwks_is_ignored() {
         rig.reported().contains("those from before stay for a day")
     });
     let unusable = json!({ "keys": [{ "kty": "oct", "k": "AAAA" }, { "kty": "new" }] }).to_string();
-    for none in ["{\"keys\": []}", &unusable] {
+    // A key of another type than that of the algorithms.
+    let mut other = signer.jwk();
+    other["alg"] = json!("ES512");
+    let other = json!({ "keys": [other] }).to_string();
+    for (none, why) in [
+        ("{\"keys\": []}", "there is no key for signatures in the set"),
+        (&unusable, "there is no key for signatures in the set"),
+        (&other, "no key of the set fits `algorithms`"),
+    ] {
         set(ok(none));
         eventually("the key is withdrawn", || status() == 401);
-        rig.expect_report("there is no key for signatures in the set");
+        rig.expect_report(why);
         set(ok(&all));
         eventually("the key is back", || status() == 200);
     }

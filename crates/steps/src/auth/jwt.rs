@@ -115,9 +115,12 @@ impl JwtPlan {
             let make = || SharedJwt::new(auth, jwt, resources).map(Arc::new);
             let shared = kept.try_keep_if((), is_unchanged, make)?;
             shared.read_file()?;
-            if let (Some(file), Some(0)) = (&jwt.jwks_file, shared.key_count()) {
-                let text =
-                    format!("`auth.jwt` {}: it has no key for signatures that can be used", file.display());
+            if let (Some(file), Some((count, 0))) = (&jwt.jwks_file, shared.key_counts()) {
+                let what = match count {
+                    0 => "it has no key for signatures that can be used",
+                    _ => "it has no key that fits `algorithms`",
+                };
+                let text = format!("`auth.jwt` {}: {what}", file.display());
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text).about(file));
             }
             plan.0.push(shared);
@@ -170,9 +173,9 @@ impl SharedJwt {
         self.verified.clear();
     }
 
-    /// Returns the number of keys; `None` if they have not been loaded.
-    fn key_count(&self) -> Option<usize> {
-        lock(&self.keys).as_ref().map(|keys| keys.count())
+    /// Returns the number of keys, and that of those which fit the algorithms; `None` if they have not been loaded.
+    fn key_counts(&self) -> Option<(usize, usize)> {
+        lock(&self.keys).as_ref().map(|keys| (keys.count(), keys.count_for(&self.rules.algorithms)))
     }
 
     /// Discards keys that could not be refreshed for too long. Returns whether there still are keys.
@@ -187,10 +190,13 @@ impl SharedJwt {
 
     /// Reports the number of keys after a refresh.
     fn report_count(&self) {
-        match self.key_count().unwrap_or_default() {
-            0 => self.report(Level::Error, "there is no key for signatures in the set: no token is valid"),
-            1 => self.report(Level::Info, "there is 1 key"),
-            count => self.report(Level::Info, &format!("there are {count} keys")),
+        match self.key_counts().unwrap_or_default() {
+            (0, _) => {
+                self.report(Level::Error, "there is no key for signatures in the set: no token is valid")
+            }
+            (_, 0) => self.report(Level::Error, "no key of the set fits `algorithms`: no token is valid"),
+            (1, _) => self.report(Level::Info, "there is 1 key"),
+            (count, _) => self.report(Level::Info, &format!("there are {count} keys")),
         }
     }
 
