@@ -10,12 +10,21 @@ use serde_json::Value;
 const ROUTE_BYTES: u64 = 9 << 10;
 /// A site without routes.
 pub(crate) const SITE_BYTES: u64 = 20 << 10;
+/// A stream without names.
+const STREAM_BYTES: u64 = 8 << 10;
+/// A name of a stream.
+pub(crate) const NAME_BYTES: u64 = 2 << 10;
 /// What each byte of the directives takes, as text of JSON.
 const BYTES_PER_DIRECTIVE_BYTE: u64 = 8;
 
 /// Returns what a route with directives of this length takes, in bytes.
 pub(crate) fn route_bytes(directives: usize) -> u64 {
     ROUTE_BYTES + BYTES_PER_DIRECTIVE_BYTE * directives as u64
+}
+
+/// Returns what a stream with directives of this length takes, in bytes, without its names.
+pub(crate) fn stream_bytes(directives: usize) -> u64 {
+    STREAM_BYTES + BYTES_PER_DIRECTIVE_BYTE * directives as u64
 }
 
 /// Returns the length of a value as text.

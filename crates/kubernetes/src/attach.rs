@@ -250,15 +250,16 @@ impl AttachedRoute {
         };
         let refused_text = refusal.map(|(text, _)| text);
         let is_refused = refusal.is_some_and(|(_, is_whole)| *is_whole);
-        let rejected = self.rejected.as_ref().filter(|_| !is_refused);
+        // Whether a part that is not served was read is not known.
+        let rejected = self.rejected.as_ref().filter(|_| refusal.is_none());
         let invalid = rejected.or(refused_text).or(self.faults.invalid.as_ref());
         // A filter of another kind is a reference that is not resolved.
         let invalid = invalid.filter(|_| {
-            !(self.rejected.is_none()
+            !(rejected.is_none()
                 && refusal.is_none()
                 && self.faults.unresolved.as_ref().is_some_and(|(reason, _)| *reason == "InvalidKind"))
         });
-        let has_valid_rule = self.faults.has_valid_rule && self.rejected.is_none() && !is_refused;
+        let has_valid_rule = self.faults.has_valid_rule && rejected.is_none() && !is_refused;
         let parents = self.parents.iter().map(|(parent, refused)| {
             let accepted = match (refused, invalid) {
                 (Some((reason, message)), _) => StatusCondition::new("Accepted", false, reason, message),

@@ -156,7 +156,7 @@ impl GatewayWriter {
             let is_secured = secured.secret(&host).is_some();
             for path in rule.at(&["http", "paths"]).map_or(&[][..], DataNode::items) {
                 let parts = &parts.of_host(is_secured);
-                let found = self.add_path(path, &host, &namespace, &parts, canaries);
+                let found = self.add_path(path, &host, &namespace, parts, canaries);
                 rules.entry(host.clone()).or_default().extend(found);
             }
         }

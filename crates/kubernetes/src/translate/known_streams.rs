@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use settings::node::Node;
 
+use crate::allowance::{NAME_BYTES, find_excess, stream_bytes, text_bytes};
 use crate::attach::AttachedRoute;
 use crate::listeners::{JudgedGateways, JudgedListener, ListenerProtocol};
 use crate::objects::Kind;
@@ -25,6 +26,43 @@ pub(super) struct StreamBuilder<'a> {
     pub(super) sites: &'a KnownSites,
     /// Addresses of Ingresses.
     pub(super) ingress_addresses: &'a BTreeSet<String>,
+    /// Routes that are not served because their namespaces have too much.
+    pub(super) excess: &'a BTreeSet<RouteNumber>,
+}
+
+/// Returns the routes that take more than their namespaces may have, in bytes; the oldest fit.
+pub(super) fn excess_of_streams(
+    gateways: &JudgedGateways,
+    routes: &KnownRoutes,
+    limit: u64,
+) -> BTreeSet<RouteNumber> {
+    let mut namespaces: BTreeMap<&str, Vec<(RouteNumber, u64)>> = BTreeMap::new();
+    for (id, route) in by_age(routes) {
+        let is_stream = |(gateway, listener): ListenerId| {
+            let listener = &gateways.gateways[gateway].listeners[listener];
+            listener.is_served() && !listener.protocol.is_http()
+        };
+        let places = route.attached.places.iter().map(|place| (place.gateway, place.listener));
+        let of_streams: Vec<ListenerId> = places.filter(|at| is_stream(*at)).collect();
+        let listeners: BTreeSet<&ListenerId> = of_streams.iter().collect();
+        let text: usize = route.attached.stream.values().map(text_bytes).sum();
+        let bytes = listeners.len() as u64 * stream_bytes(text) + of_streams.len() as u64 * NAME_BYTES;
+        namespaces.entry(&route.attached.key.namespace).or_default().push((id, bytes));
+    }
+    let excess = namespaces.into_values().flat_map(|of| {
+        let numbers = find_excess(of.iter().map(|(_, bytes)| *bytes), limit);
+        numbers.into_iter().map(|number| of[number].0).collect::<Vec<_>>()
+    });
+    excess.collect()
+}
+
+/// Returns the routes that have streams, the oldest first.
+fn by_age(routes: &KnownRoutes) -> Vec<(RouteNumber, &KnownRoute)> {
+    let mut by_age: Vec<(RouteNumber, &KnownRoute)> = routes.of_kinds(&STREAM_KINDS).collect();
+    by_age.retain(|(_, route)| !route.attached.stream.is_empty());
+    let age = |route: &AttachedRoute| (route.created.clone(), route.key.clone());
+    by_age.sort_by_cached_key(|(_, route)| age(&route.attached));
+    by_age
 }
 
 /// Streams, with the objects that they are made of.
@@ -37,13 +75,9 @@ impl StreamBuilder<'_> {
 
     /// One stream for each listener of a route that is not of HTTP. Of several routes for a host of a listener, the oldest has it.
     pub(super) fn streams(&self) -> PlacedStreams {
-        let mut by_age: Vec<(RouteNumber, &KnownRoute)> = self.routes.of_kinds(&STREAM_KINDS).collect();
-        by_age.retain(|(_, route)| !route.attached.stream.is_empty());
-        let age = |route: &AttachedRoute| (route.created.clone(), route.key.clone());
-        by_age.sort_by_cached_key(|(_, route)| age(&route.attached));
         let mut taken: BTreeSet<(String, &str)> = BTreeSet::new();
         let mut streams = PlacedStreams::new();
-        for (id, route) in by_age {
+        for (id, route) in by_age(self.routes) {
             let mut hosts: BTreeMap<ListenerId, Vec<&str>> = BTreeMap::new();
             for place in &route.attached.places {
                 let at = (place.gateway, place.listener);
@@ -56,7 +90,8 @@ impl StreamBuilder<'_> {
                     hosts.entry(at).or_default().push(host);
                 }
             }
-            if route.state != PieceState::Absent {
+            // Nobody else gets the hosts of one that does not fit.
+            if route.state != PieceState::Absent && !self.excess.contains(&id) {
                 let of_route =
                     hosts.into_iter().map(|(at, hosts)| self.stream(route, self.listener(at), &hosts));
                 streams.extend(of_route.map(|node| (SitePiece::Route(id), node)));

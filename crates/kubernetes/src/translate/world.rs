@@ -85,6 +85,8 @@ pub(super) struct World {
     sites: KnownSites,
     /// The streams, if trees are kept.
     streams: Vec<Node>,
+    /// Routes without streams because their namespaces have too much.
+    stream_excess: BTreeSet<RouteNumber>,
     addresses: Arc<BTreeSet<String>>,
     services: KnownServices,
     events: Arc<Vec<ObjectEvent>>,
@@ -213,6 +215,7 @@ impl World {
             files: KnownFiles::default(),
             sites: KnownSites::new(keeps_trees, remembered, options.namespace_bytes),
             streams: Vec::new(),
+            stream_excess: BTreeSet::new(),
             addresses: Arc::default(),
             services: KnownServices::default(),
             events: Arc::default(),

@@ -284,3 +284,36 @@ fn ingress_class_of_others_keeps_no_address() {
     let config = translate(&all, &TranslateOptions { ingress, ..TranslateOptions::default() }).unwrap();
     assert!(!statuses(&config).contains("Ingresses have the address"));
 }
+
+#[test]
+fn streams_of_a_namespace_take_a_bounded_part_of_the_memory() {
+    let tls = |port: u16| json!({ "name": format!("l{port}"), "port": port, "protocol": "TLS", "tls": { "mode": "Passthrough" }, "allowedRoutes": { "namespaces": { "from": "All" } } });
+    let stream = |namespace: &str, name: &str, second: u32, hosts: Value| {
+        json!({
+            "kind": "TLSRoute",
+            "metadata": { "name": name, "namespace": namespace, "creationTimestamp": created(second) },
+            "spec": {
+                "parentRefs": [{ "name": "web", "namespace": "tenant" }], "hostnames": hosts,
+                "rules": [{ "backendRefs": [{ "name": "shop", "port": 80 }] }],
+            },
+        })
+    };
+    let mut all = world();
+    put(&mut all, gateway("web", 1, (9000..9060).map(tls).collect()));
+    put(&mut all, stream("default", "shop", 2, json!(["shop.test"])));
+    for at in 0..30 {
+        put(&mut all, stream("tenant", &format!("r{at}"), 10 + at, hosts(&format!("h{at}"), 16)));
+    }
+    let streams = |bytes: u64| {
+        let config = translate(&all, &bounded(bytes)).unwrap();
+        let names = |stream: &config::Stream| format!("{:?}", stream.names);
+        let of =
+            |host: &str| config.config.streams.iter().filter(|stream| names(stream).contains(host)).count();
+        (of("shop.test"), of("h0-0.test"), of("h29-0.test"), statuses(&config))
+    };
+    let (shop, first, last, text) = streams(16 << 20);
+    assert_eq!((shop, first, last), (60, 60, 0), "{text}");
+    assert!(text.contains("TLSRoute tenant/r29 parent web: Accepted=False UnsupportedValue: the namespace tenant has more routes"));
+    assert!(text.contains("TLSRoute tenant/r0 parent web: Accepted=True"));
+    assert_eq!(streams(1 << 30).2, 60);
+}

@@ -10,7 +10,7 @@ use crate::config_reader::ConfigReader;
 use crate::objects::Objects;
 use crate::translate::known_routes::{PieceState, RouteNumber};
 use crate::translate::known_sites::SitePiece;
-use crate::translate::known_streams::StreamBuilder;
+use crate::translate::known_streams::{STREAM_KINDS, StreamBuilder, excess_of_streams};
 use crate::translate::news::News;
 use crate::translate::world::{ChangedParts, World, backend_source};
 
@@ -33,6 +33,7 @@ impl World {
         loop {
             let mut findings = PlacedFindings::new();
             if work.streams {
+                self.settle_streams(work);
                 findings.extend(self.read_streams(reader));
                 work.streams = !findings.is_empty();
             }
@@ -60,6 +61,22 @@ impl World {
         }
     }
 
+    /// Finds out which streams fit.
+    fn settle_streams(&mut self, work: &mut ChangedParts) {
+        let Some(limit) = self.options.namespace_bytes else { return };
+        let excess = excess_of_streams(&self.gateways, &self.routes, limit);
+        let before = std::mem::replace(&mut self.stream_excess, excess);
+        let differs = |id: &RouteNumber| before.contains(id) != self.stream_excess.contains(id);
+        let others: Vec<RouteNumber> =
+            self.routes.of_kinds(&STREAM_KINDS).map(|(id, _)| id).filter(differs).collect();
+        for id in others {
+            work.routes.touched.insert(id);
+            if self.routes.get(id).state != PieceState::Whole {
+                self.judge_anew(id, work);
+            }
+        }
+    }
+
     fn read_streams(&mut self, reader: &mut ConfigReader) -> PlacedFindings {
         let addresses = self.ingresses.set.as_ref().map(|set| set.addresses()).unwrap_or_default();
         let builder = StreamBuilder {
@@ -67,6 +84,7 @@ impl World {
             routes: &self.routes,
             sites: &self.sites,
             ingress_addresses: &addresses,
+            excess: &self.stream_excess,
         };
         let of_gateways = builder.streams();
         let of_ingresses = self.ingresses.streams(&self.options.unusable);

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use settings::document::plain_value;
 use settings::node::Node;
 
+use crate::allowance::excess_text;
 use crate::changes::ClusterFiles;
 use crate::gateway_services::service_addresses;
 use crate::ingress::ObjectEvent;
@@ -36,7 +37,11 @@ impl World {
         }
         for id in &work.routes.touched {
             let route = &self.routes.get(*id).attached;
-            statuses.set(route.kind, &route.key, route.status(self.sites.refusal(route).as_ref()));
+            let refusal = match (self.options.namespace_bytes, self.stream_excess.contains(id)) {
+                (Some(limit), true) => Some((excess_text(&route.key.namespace, limit), true)),
+                _ => self.sites.refusal(route),
+            };
+            statuses.set(route.kind, &route.key, route.status(refusal.as_ref()));
         }
         if news.tls_policies || news.gateways || work.uses_of_tls {
             self.tls_policies.set_uses(self.uses_of_tls());
