@@ -50,6 +50,7 @@ pub(crate) fn judge_gateways(
     let own_addresses = options.own_addresses();
     let mut taken = TakenPlaces {
         ingresses: ingresses_since.map(|since| (since, &options.ingress)),
+        addresses_max: options.addresses_max.unwrap_or(usize::MAX),
         ..TakenPlaces::default()
     };
     for (key, gateway) in ours {
@@ -138,6 +139,9 @@ struct TakenPlaces<'a> {
     /// When the oldest Ingress was created, and the addresses of Ingresses.
     ingresses: Option<(&'a str, &'a IngressOptions)>,
     protocols: BTreeMap<(Option<IpAddr>, u16, bool), PortFamily>,
+    /// Number of ports at addresses that all may have, and that each namespace has.
+    addresses_max: usize,
+    addresses: BTreeMap<String, usize>,
     hosts: BTreeSet<(Option<IpAddr>, u16, PortFamily, String)>,
 }
 
@@ -164,7 +168,24 @@ impl TakenPlaces<'_> {
             }
         }
         // Datagrams have ports of their own.
-        let taken = *self.protocols.entry((address, port, wanted == PortFamily::Udp)).or_insert(wanted);
+        let place = (address, port, wanted == PortFamily::Udp);
+        if !self.protocols.contains_key(&place) {
+            let of_namespace = self.addresses.entry(listener.namespace.clone()).or_default();
+            if *of_namespace >= self.addresses_max / 2 || self.protocols.len() >= self.addresses_max {
+                let text = format!(
+                    "the address {} cannot be used: the namespace {} listens at {of_namespace} addresses, and all Gateways at {}; the server has \
+                     descriptors for {}, of which a namespace has half",
+                    listener.address,
+                    listener.namespace,
+                    self.protocols.len(),
+                    self.addresses_max
+                );
+                listener.refused = Some(("PortUnavailable", text));
+                return;
+            }
+            *of_namespace += 1;
+        }
+        let taken = *self.protocols.entry(place).or_insert(wanted);
         if taken != wanted {
             let text = format!("another listener has port {port} for another protocol: choose another port");
             listener.conflict = Some(("ProtocolConflict", text));

@@ -29,6 +29,9 @@ pub struct TranslateOptions {
     pub unusable: BTreeMap<String, String>,
     /// Memory that the routes of a namespace may take, in bytes, and again that of its Ingresses; `None` for any.
     pub namespace_bytes: Option<u64>,
+    /// Number of addresses at which Gateways listen at most, of which a namespace has half; `None` for any. Each takes descriptors of the
+    /// process.
+    pub addresses_max: Option<usize>,
     /// Whether endpoints at loopback addresses are used.
     pub allows_loopback: bool,
     /// Where this replica runs.

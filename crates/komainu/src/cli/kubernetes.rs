@@ -18,6 +18,7 @@ use kubernetes::zones::ReplicaPlace;
 use net::Listen;
 use operator::server_info::ReloadEffect;
 use process::config_files::MemoryFiles;
+use rustix::process::{Resource, getrlimit};
 use serde_json::{Map, Value, json};
 use settings::node::Node;
 
@@ -166,6 +167,14 @@ impl AddressRange {
     }
 }
 
+/// Returns for how many addresses of Gateways there are descriptors: half of those that the process may have. Each thread has one for an
+/// address, and one for its datagrams.
+fn addresses_max(config: &Config) -> usize {
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20);
+    let threads = engine::options::thread_count(config) as u64;
+    usize::try_from(limit / 2 / (2 * threads)).unwrap_or(usize::MAX).max(2)
+}
+
 /// The newest configuration that was made of the cluster's objects, and the contents of its files.
 type NewestConfig = Arc<Mutex<Option<(Config, MemoryFiles)>>>;
 
@@ -197,6 +206,7 @@ pub(crate) fn serve_cluster(
             pool: given.addresses.iter().filter_map(|range| range.addresses()).flatten().collect(),
             status_addresses: status_addresses(given),
             namespace_bytes: given.namespace_memory.map_or_else(|| Some(memory::quarter()), |given| given.0),
+            addresses_max: Some(addresses_max(&config)),
             allows_loopback: given.loopback_endpoints,
             place: place(given),
             ingress: IngressOptions {

@@ -317,3 +317,29 @@ fn streams_of_a_namespace_take_a_bounded_part_of_the_memory() {
     assert!(text.contains("TLSRoute tenant/r0 parent web: Accepted=True"));
     assert_eq!(streams(1 << 30).2, 60);
 }
+
+#[test]
+fn gateways_of_a_namespace_listen_at_a_bounded_number_of_addresses() {
+    let mut all = world();
+    let many = |first: u16| (first..first + 60).map(|port| open_listener(port, "HTTP")).collect::<Value>();
+    for at in 0..10 {
+        put(&mut all, gateway(&format!("many{at}"), 10 + u32::from(at), many(20_000 + 100 * at)));
+    }
+    let mut late = gateway("late", 50, json!([open_listener(8080, "HTTP")]));
+    late["metadata"]["namespace"] = json!("default");
+    put(&mut all, late);
+    // The same port once more is no further address.
+    put(&mut all, gateway("again", 51, many(20_000)));
+    let config =
+        translate(&all, &TranslateOptions { addresses_max: Some(200), ..TranslateOptions::default() })
+            .unwrap();
+    assert_eq!(config.addresses.len(), 101, "{:?}", config.addresses);
+    assert!(config.addresses.contains(":8080") && config.addresses.contains(":20000"));
+    let text = statuses(&config);
+    assert!(
+        text.contains("the namespace tenant listens at 100 addresses, and all Gateways at 100; the server has descriptors for 200"),
+        "{text}"
+    );
+    let again = "Gateway tenant/again listener p20000: Conflicted=True HostnameConflict";
+    assert!(text.contains(again), "{text}");
+}
