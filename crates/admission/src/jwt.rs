@@ -92,10 +92,7 @@ impl JwtKeys {
     /// Returns the number of keys that tokens with one of these algorithms may be signed with.
     #[must_use]
     pub fn count_for(&self, algorithms: &[&str]) -> usize {
-        let fits = |key: &JwtKey, algorithm: &str| {
-            kind_of(algorithm) == Some(key.kind) && key.algorithm.as_ref().is_none_or(|own| own == algorithm)
-        };
-        self.0.iter().filter(|key| algorithms.iter().any(|algorithm| fits(key, algorithm))).count()
+        self.0.iter().filter(|key| algorithms.iter().any(|algorithm| key.allows(algorithm))).count()
     }
 
     /// Verifies a token by the rules of `rules` at a time in seconds since 1970. Takes about 20 to 200 µs.
@@ -109,13 +106,14 @@ impl JwtKeys {
         now: UnixSeconds,
     ) -> Result<VerifiedToken, JwtRefusal> {
         let head = TokenHead::read(token)?;
-        let kind = kind_of(&head.algorithm).filter(|_| rules.algorithms.contains(&head.algorithm.as_str()));
-        let kind = kind.ok_or(JwtRefusal::Invalid("its algorithm is not allowed"))?;
+        if kind_of(&head.algorithm).is_none() || !rules.algorithms.contains(&head.algorithm.as_str()) {
+            return Err(JwtRefusal::Invalid("its algorithm is not allowed"));
+        }
         let algorithm: Algorithm =
             head.algorithm.parse().map_err(|_| JwtRefusal::Invalid("its algorithm is not known"))?;
         let fits = |key: &&JwtKey| {
             let is_named = head.key_id.is_none() || key.id.is_none() || key.id == head.key_id;
-            key.kind == kind && is_named && key.algorithm.as_ref().is_none_or(|own| *own == head.algorithm)
+            is_named && key.allows(&head.algorithm)
         };
         let mut validation = Validation::new(algorithm);
         // Claims are checked below, by the caller's clock.
@@ -143,6 +141,11 @@ impl fmt::Debug for JwtKeys {
 }
 
 impl JwtKey {
+    /// Whether tokens with this algorithm may be signed with the key.
+    fn allows(&self, algorithm: &str) -> bool {
+        kind_of(algorithm) == Some(self.kind) && self.algorithm.as_ref().is_none_or(|own| own == algorithm)
+    }
+
     fn read(value: &Value, allows_secrets: bool) -> Option<JwtKey> {
         let jwk: Jwk = serde_json::from_value(value.clone()).ok()?;
         if matches!(&jwk.common.public_key_use, Some(of) if *of != PublicKeyUse::Signature) {

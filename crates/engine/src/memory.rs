@@ -26,7 +26,7 @@ pub(crate) fn budget(bytes_max: Option<u64>) -> net::MemoryBudget {
 }
 
 /// Returns a quarter of the machine's memory, or of the control group's limit if that is lower, in bytes; at least 16 MiB.
-/// It is the default of `limits.memory`.
+/// `limits.memory` is this by default.
 pub fn quarter() -> u64 {
     quarter_at(Path::new("/"))
 }

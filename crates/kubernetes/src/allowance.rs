@@ -1,4 +1,4 @@
-//! What routes take of the memory, and how much of it a namespace may have.
+//! Estimates of the memory that routes take, and the share of it that a namespace may have.
 //!
 //! The API server bounds an object, not what it becomes: an HTTPRoute of 16 hosts and 128 matches at 64 listeners is 131,072 routes. Costs are
 //! estimates, measured with the configuration of a server: a route takes some 9 KiB, a site 20 KiB, and each byte of a list of
@@ -14,7 +14,7 @@ pub(crate) const SITE_BYTES: u64 = 20 << 10;
 const STREAM_BYTES: u64 = 8 << 10;
 /// A name of a stream.
 pub(crate) const NAME_BYTES: u64 = 2 << 10;
-/// What each byte of the directives takes, as text of JSON.
+/// Memory for each byte of the directives as text of JSON.
 const BYTES_PER_DIRECTIVE_BYTE: u64 = 8;
 
 /// Returns what a route with directives of this length takes, in bytes.
@@ -39,7 +39,7 @@ pub(crate) fn text_bytes(value: &Value) -> usize {
     }
 }
 
-/// What a namespace gets of its allowance.
+/// The part of its routes that a namespace gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Allowed {
     /// Everything fits.

@@ -27,7 +27,7 @@ pub struct TranslateOptions {
     pub status_addresses: Vec<String>,
     /// Addresses of listeners that cannot be bound, with the reason.
     pub unusable: BTreeMap<String, String>,
-    /// Memory that the routes of a namespace may take, in bytes, and again that of its Ingresses; `None` for any.
+    /// Memory that the routes of a namespace may take, in bytes, and again its Ingresses, and its streams; `None` for any.
     pub namespace_bytes: Option<u64>,
     /// Number of addresses at which Gateways listen at most, of which a namespace has half; `None` for any. Each takes descriptors of the
     /// process.

@@ -303,7 +303,7 @@ fn invalidation_survives_kill_9() {
     assert_eq!(rig(&folder.killed()).body("http://a/2"), None);
 }
 
-/// A full disk: what was purged may not come back after a restart, so nothing does.
+/// A disk that takes no writes: what was purged may not come back after a restart, so nothing does.
 #[test]
 fn unrecorded_purge_makes_the_directory_void() {
     let folder = Folder::new();

@@ -19,7 +19,7 @@ use crate::yaml::parse_documents;
 const LISTENERS_MAX: usize = 64;
 const RULES_MAX: usize = 16;
 
-/// What ingress-nginx sends through TLS unless its ConfigMap says otherwise.
+/// Value of `Strict-Transport-Security` that ingress-nginx sends through TLS unless its ConfigMap says otherwise.
 const HSTS: &str = "max-age=31536000; includeSubDomains";
 
 /// The Secret of hosts that have TLS without one.
@@ -101,7 +101,7 @@ struct WrittenRoute {
     comments: Vec<String>,
     /// Names of its listeners.
     listeners: Vec<String>,
-    /// Its `hostnames` and `rules`.
+    /// The `hostnames` and `rules`.
     spec: Map<String, Value>,
 }
 
@@ -153,9 +153,8 @@ impl GatewayWriter {
         let mut rules: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for rule in item.at(&["spec", "rules"]).map_or(&[][..], DataNode::items) {
             let host = rule.get("host").and_then(DataNode::text).unwrap_or("").to_lowercase();
-            let is_secured = secured.secret(&host).is_some();
+            let parts = &parts.of_host(secured.secret(&host).is_some());
             for path in rule.at(&["http", "paths"]).map_or(&[][..], DataNode::items) {
-                let parts = &parts.of_host(is_secured);
                 let found = self.add_path(path, &host, &namespace, parts, canaries);
                 rules.entry(host.clone()).or_default().extend(found);
             }
@@ -550,11 +549,11 @@ impl GatewayWriter {
     }
 }
 
-/// Which hosts of an Ingress have TLS, with the names of their Secrets.
+/// Hosts of an Ingress that have TLS, with the names of their Secrets.
 #[derive(Default)]
 struct SecuredHosts {
     by_host: BTreeMap<String, String>,
-    /// That of a `tls` without hosts.
+    /// The Secret of a `tls` without hosts.
     others: Option<String>,
 }
 
